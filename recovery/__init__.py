@@ -1,0 +1,1 @@
+"""The kernel: who is alive, who may write, and what happens to work whose owner died."""

@@ -1,0 +1,1 @@
+"""Conversations, text turns, their tools, the live view and the page."""
