@@ -1,0 +1,1 @@
+"""Everything Holdfast needs, as child processes of one command on one machine."""

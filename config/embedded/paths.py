@@ -1,0 +1,52 @@
+"""Where the embedded stack keeps what it keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+# postgres refuses uid 0. As root it runs under another account, which must be able to reach its
+# binaries and its data even when the checkout lies in a closed home directory.
+ROOT_STATE: Final = Path("/var/lib/holdfast")
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The directory of one embedded installation (`HOLDFAST_HOME`): secrets, logs, broker."""
+
+    path: Path
+
+    @property
+    def cluster(self) -> Path:
+        """The parent of PostgreSQL's data directory."""
+        if os.geteuid() == 0:
+            return ROOT_STATE / hashlib.sha256(bytes(self.path)).hexdigest()[:16]
+        return self.path / "postgres"
+
+    @property
+    def secrets(self) -> Path:
+        """Generated once, one file each, mode 0600."""
+        return self.path / "secrets"
+
+    @property
+    def broker(self) -> Path:
+        """The folders of the file broker."""
+        return self.path / "broker"
+
+    @property
+    def logs(self) -> Path:
+        """One log a process."""
+        return self.path / "logs"
+
+    @property
+    def running(self) -> Path:
+        """Written when the stack is up: the address of its database, for commands run beside it."""
+        return self.path / "run"
+
+    def prepare(self) -> None:
+        """Create the directories, closed to other users."""
+        for directory in (self.path, self.secrets, self.broker, self.logs, self.running):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)

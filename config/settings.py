@@ -1,0 +1,209 @@
+"""Settings, all of them, from the environment. Every variable is in the table below and in docs/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+from config.embedded.paths import Home
+from config.embedded.secrets import secret
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.Env()
+
+# --- The environment ------------------------------------------------------------------------------
+
+HOLDFAST_HOME = Path(env.str("HOLDFAST_HOME", default=str(BASE_DIR / ".holdfast"))).resolve()
+DATABASE_URL = env.str("DATABASE_URL", default="")
+DIRECT_DATABASE_URL = env.str("DIRECT_DATABASE_URL", default="")
+DATABASE_POOLED = env.bool("DATABASE_POOLED", default=False)
+BROKER_URL = env.str("BROKER_URL", default="")
+CHANNEL_URL = env.str("CHANNEL_URL", default="")
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+DEBUG = env.bool("DEBUG", default=False)
+
+LLM_API = env.str("LLM_API", default="local")
+LLM_BASE_URL = env.str("LLM_BASE_URL", default="")
+LLM_API_KEY = env.str("LLM_API_KEY", default="")
+LLM_MODEL = env.str("LLM_MODEL", default="smollm2-135m" if LLM_API == "local" else "")
+LLM_CONTEXT_BYTES = env.int(
+    "LLM_CONTEXT_BYTES", default=4_096 if LLM_API == "local" else 96 * 1024
+)
+
+HOLDFAST_LEASE_SECONDS = env.float("HOLDFAST_LEASE_SECONDS", default=15.0)
+HOLDFAST_SWEEP_SECONDS = env.float("HOLDFAST_SWEEP_SECONDS", default=1.0)
+HOLDFAST_LIVENESS = env.str("HOLDFAST_LIVENESS", default="lock")
+
+# --- Secrets: yours, or generated once for the embedded installation ---------------------------------
+
+HOME = Home(HOLDFAST_HOME)
+EMBEDDED_DATABASE = not DATABASE_URL
+SECRET_KEY = env.str("SECRET_KEY", default="")
+if not SECRET_KEY:
+    if not EMBEDDED_DATABASE:
+        raise ImproperlyConfigured("SECRET_KEY is required where DATABASE_URL is set")
+    SECRET_KEY = secret(HOME, "secret_key")
+
+# --- Database -----------------------------------------------------------------------------------------
+
+
+def _running_embedded_url() -> str:
+    """Return the address of the embedded server, which `manage.py up` leaves here while it runs."""
+    try:
+        return (HOME.running / "database_url").read_text().strip()
+    except FileNotFoundError:
+        # Nothing listens on port 1: what needs the database says so, the rest works without.
+        return "postgresql://holdfast@127.0.0.1:1/holdfast"
+
+
+def database(url: str) -> dict[str, object]:
+    """Return Django's description of the PostgreSQL database at `url`."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"postgres", "postgresql"}:
+        raise ImproperlyConfigured("DATABASE_URL must be a postgresql:// address")
+    options: dict[str, object] = {
+        "application_name": "holdfast",
+        "connect_timeout": 5,
+        # A peer that vanished without a word is noticed before a lease (15 s) runs out.
+        "keepalives": 1,
+        "keepalives_idle": 3,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 9_000,
+    }
+    if DATABASE_POOLED:
+        # A transaction pooler hands each transaction to any session: no prepared statements, and the
+        # timeouts below belong to the role (docs/deployment.md).
+        options["prepare_threshold"] = None
+    else:
+        # A process frozen inside a transaction must not hide a row behind SKIP LOCKED for long.
+        options["options"] = (
+            "-c idle_in_transaction_session_timeout=5s -c lock_timeout=5s -c statement_timeout=30s"
+        )
+    query = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair)
+    options.update({key: unquote(value) for key, value in query.items()})
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": unquote(parts.hostname or ""),
+        "PORT": str(parts.port or ""),
+        "CONN_MAX_AGE": None,
+        "CONN_HEALTH_CHECKS": True,
+        "DISABLE_SERVER_SIDE_CURSORS": DATABASE_POOLED,
+        "OPTIONS": options,
+    }
+
+
+DATABASES = {"default": database(DATABASE_URL or _running_embedded_url())}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# --- Django --------------------------------------------------------------------------------------------
+
+INSTALLED_APPS = [
+    "config",
+    "recovery",
+    "turns",
+    "pgtrigger",
+    "channels",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+ROOT_URLCONF = "config.urls"
+ASGI_APPLICATION = "config.asgi.application"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "/login/"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/login/"
+LANGUAGE_CODE = "en"
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
+
+STATIC_URL = "/static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+# Served by whitenoise straight from the apps: one build step fewer, and the files are few and small.
+WHITENOISE_USE_FINDERS = True
+
+# --- Hints: Channels and Celery --------------------------------------------------------------------------
+# Hints carry ids of one database, so queue and channel names carry its name: two installations on one
+# broker never take each other's.
+
+HINT_SCOPE = f"holdfast.{DATABASES['default']['NAME']}"
+CHANNEL_LAYERS: dict[str, dict[str, object]]
+if CHANNEL_URL:
+    CHANNEL_LAYERS = {
+        "default": {
+            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+            "CONFIG": {"hosts": [CHANNEL_URL], "prefix": HINT_SCOPE},
+        }
+    }
+else:
+    CHANNEL_LAYERS = {"default": {"BACKEND": "config.channel_layer.NotifyChannelLayer"}}
+
+CELERY_TASK_DEFAULT_QUEUE = HINT_SCOPE
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = False
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_PUBLISH_RETRY = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
+CELERY_WORKER_REDIRECT_STDOUTS = False
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_PREFETCH_MULTIPLIER = 8
+CELERY_TIMEZONE = TIME_ZONE
+# In memory: two beats, or none for an hour, are safe, so there is nothing to remember.
+CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
+if BROKER_URL:
+    CELERY_BROKER_URL = BROKER_URL
+else:
+    CELERY_BROKER_URL = "holdfast://"
+    CELERY_BROKER_TRANSPORT_OPTIONS = {"folder": str(HOME.broker), "polling_interval": 0.1}
+
+# --- Logs ---------------------------------------------------------------------------------------------------
+
+LOGGING_CONFIG = "config.logging.configure"
+LOGGING = {"level": env.str("LOG_LEVEL", default="INFO")}

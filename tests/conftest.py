@@ -1,0 +1,96 @@
+"""The database of a test run: one migrated template, cloned for each process that runs tests."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connections
+from psycopg import sql
+
+from tests.environment import RUN
+
+
+def _address(name: str) -> str:
+    base = urlsplit(os.environ["DATABASE_URL"])
+    return base._replace(path=f"/{quote(name)}").geturl()
+
+
+def _administer(*statements: sql.Composable) -> None:
+    name = urlsplit(os.environ["DATABASE_URL"]).path.lstrip("/")
+    with psycopg.connect(_address(name), autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def _point_django_at(name: str) -> None:
+    connections["default"].close()
+    settings.DATABASES["default"]["NAME"] = name
+    connections["default"].settings_dict["NAME"] = name
+
+
+def _migrated_template() -> str:
+    """Return the name of the run's template, made by the first process that asks."""
+    name = f"holdfast_template_{os.environ[RUN]}"
+    done = Path(os.environ["HOLDFAST_HOME"], "template")
+    with done.open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.read_text():
+            _administer(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            _point_django_at(name)
+            call_command("migrate", verbosity=0)
+            connections.close_all()
+            done.write_text(name)
+    return name
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
+    """Give this process a database of its own, cloned from the migrated template."""
+    name = f"holdfast_{os.environ[RUN]}_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    identifier = sql.Identifier(name)
+    with django_db_blocker.unblock():  # type: ignore[attr-defined]
+        template = sql.Identifier(_migrated_template())
+        _administer(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(identifier, template))
+        _point_django_at(name)
+    yield
+    with django_db_blocker.unblock():  # type: ignore[attr-defined]
+        connections.close_all()
+    # FORCE: threads and children of a test may still hold a connection.
+    _administer(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
+
+
+def pytest_unconfigure() -> None:
+    """Remove the run's template where the server outlives the run."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        name = sql.Identifier(f"holdfast_template_{os.environ[RUN]}")
+        _administer(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
+
+@pytest.fixture
+def database_url(transactional_db: None) -> str:
+    """Return the full address of this test's database, for processes and connections of its own."""
+    return _address(str(settings.DATABASES["default"]["NAME"]))
+
+
+@pytest.fixture
+def process_environment(database_url: str, tmp_path: Path) -> dict[str, str]:
+    """Return the environment of a real process on this test's database, with a home of its own.
+
+    The home holds the file broker, so no two tests see each other's hints.
+    """
+    home = tmp_path / "home"
+    home.mkdir()
+    return {
+        **os.environ,
+        "DATABASE_URL": database_url,
+        "HOLDFAST_HOME": str(home),
+        "SECRET_KEY": settings.SECRET_KEY,
+    }
