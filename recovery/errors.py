@@ -83,6 +83,10 @@ class ErrorCode(models.TextChoices):
     EMPTY_OUTPUT = "empty_output", "The model answered with nothing."
     RESPONSE_INCOMPLETE = "response_incomplete", "The answer was cut before its end."
     RESPONSE_TOO_LARGE = "response_too_large", "The model's answer was larger than allowed."
+    TERMINAL_EVENT_REPEATED = (
+        "terminal_event_repeated",
+        "The model service ended one answer twice.",
+    )
     RESPONSE_ID_CONFLICT = (
         "response_id_conflict",
         "The model service mixed this answer up with another.",
@@ -150,8 +154,28 @@ class Refused(Exception):
 
 
 class ProviderFailed(Exception):
-    """A provider did not deliver; `code` is all that leaves the adapter, raised `from None`."""
+    """A provider did not deliver. Only our own words leave the adapter; raise it `from None`.
 
-    def __init__(self, code: ErrorCode) -> None:
+    Attributes:
+        code: what went wrong.
+        reason: where, in the adapter's own fixed words (a field of our frames, a rule).
+        http_status: the status of the answer, when it was not a success.
+        response_id: the response's identity, when it had been named by then.
+        usage: the token counts reported by then; never made up.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        *,
+        reason: str = "",
+        http_status: int | None = None,
+        response_id: str | None = None,
+        usage: dict[str, int] | None = None,
+    ) -> None:
         super().__init__(code.value)
         self.code = code
+        self.reason = reason
+        self.http_status = http_status
+        self.response_id = response_id
+        self.usage = usage
