@@ -7,8 +7,11 @@ from importlib.util import find_spec
 
 from celery import Celery
 
+from config import broker
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
+broker.register()
 app = Celery("holdfast")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -170,7 +171,7 @@ WHITENOISE_USE_FINDERS = True
 # Hints carry ids of one database, so queue and channel names carry its name: two installations on one
 # broker never take each other's.
 
-HINT_SCOPE = f"holdfast.{DATABASES['default']['NAME']}"
+HINT_SCOPE = "holdfast-" + re.sub(r"[^A-Za-z0-9_-]", "-", str(DATABASES["default"]["NAME"]))
 CHANNEL_LAYERS: dict[str, dict[str, object]]
 if CHANNEL_URL:
     CHANNEL_LAYERS = {

@@ -1,0 +1,297 @@
+"""A Channels layer on PostgreSQL's LISTEN and NOTIFY, for hints of the embedded stack.
+
+A hint is small and may be lost: readers poll slowly all the same. It travels on connections of its own,
+after the data's commit, and never in the data's transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections import OrderedDict
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import psycopg
+import structlog
+from channels.exceptions import ChannelFull
+from channels.layers import BaseChannelLayer
+from django.conf import settings
+from django.db import connections
+
+log = structlog.get_logger(__name__)
+
+PG_CHANNEL: Final = "holdfast_hints"
+# PostgreSQL refuses a payload of 8,000 bytes or more.
+ENVELOPE_MAX_BYTES: Final = 7_999
+OUTBOX_MAX_ITEMS: Final = 1_000
+BATCH_MAX_ITEMS: Final = 100
+KNOWN_SENDERS_MAX_ITEMS: Final = 1_024
+RECONNECT_FIRST_SECONDS: Final = 0.1
+RECONNECT_MAX_SECONDS: Final = 2.0
+
+Message = dict[str, Any]
+
+
+class HintTooLarge(ValueError):
+    """A message does not fit into one notification. Nothing was sent."""
+
+
+async def connect() -> psycopg.AsyncConnection[tuple[Any, ...]]:
+    """Return a connection of our own to the default database, around a pooler where there is one."""
+    arguments: dict[str, Any] = {"autocommit": True, "application_name": "holdfast-hints"}
+    if settings.DIRECT_DATABASE_URL:
+        return await psycopg.AsyncConnection.connect(settings.DIRECT_DATABASE_URL, **arguments)
+    described = connections["default"].settings_dict
+    return await psycopg.AsyncConnection.connect(
+        dbname=described["NAME"],
+        user=described["USER"],
+        password=described["PASSWORD"],
+        host=described["HOST"],
+        port=described["PORT"],
+        **{**described["OPTIONS"], **arguments},
+    )
+
+
+class NotifyChannelLayer(BaseChannelLayer):
+    """The Channels API over one notification channel of the database.
+
+    Groups and process-specific channels (`new_channel`) work across processes; a plain channel name, of
+    which any one reader takes a message, does not exist here. Delivery is at most once, in the order of
+    one sender. Each event loop has its own sender and reader; both reconnect by themselves.
+    """
+
+    extensions = ["groups"]
+
+    def __init__(self, capacity: int = 100, **kwargs: Any) -> None:
+        super().__init__(capacity=capacity, **kwargs)
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = WeakKeyDictionary()
+
+    def _here(self) -> _Loop:
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops:
+            self._loops[loop] = _Loop(self.capacity)
+        return self._loops[loop]
+
+    async def new_channel(self, prefix: str = "specific") -> str:
+        """Return the name of a channel that only this event loop receives from."""
+        here = self._here()
+        await here.listening()
+        return here.open(prefix)
+
+    async def send(self, channel: str, message: Message) -> None:
+        """Send to one channel.
+
+        Raises:
+            ChannelFull: the channel is in this process and its reader does not keep up.
+        """
+        self.require_valid_channel_name(channel)
+        if "!" not in channel:
+            raise NotImplementedError("only channels made by new_channel() have a reader here")
+        here = self._here()
+        if channel in here.queues:
+            here.put(channel, message)
+        else:
+            await here.notify({"c": channel, "m": message})
+
+    async def receive(self, channel: str) -> Message:
+        """Return the next message of a channel of this event loop."""
+        here = self._here()
+        try:
+            return await here.queues[channel].get()
+        except asyncio.CancelledError:
+            # The consumer went away without a word; nobody else can read this channel.
+            here.close(channel)
+            raise
+
+    async def group_add(self, group: str, channel: str) -> None:
+        """Subscribe a channel of this event loop; return when the subscription is in force."""
+        self.require_valid_group_name(group)
+        here = self._here()
+        if channel not in here.queues:
+            raise ValueError("a channel joins a group where it is received")
+        await here.listening()
+        here.groups.setdefault(group, set()).add(channel)
+
+    async def group_discard(self, group: str, channel: str) -> None:
+        """End a subscription; unknown ones are ignored."""
+        here = self._here()
+        here.leave(group, channel)
+
+    async def group_send(self, group: str, message: Message) -> None:
+        """Send to every subscriber of every process; a full one misses it.
+
+        Raises:
+            HintTooLarge: the message is larger than one notification.
+            psycopg.Error: the database cannot be reached; nobody got it, or will.
+        """
+        self.require_valid_group_name(group)
+        await self._here().notify({"g": group, "m": message})
+
+    async def close(self) -> None:
+        """End this event loop's connections."""
+        here = self._loops.pop(asyncio.get_running_loop(), None)
+        if here is not None:
+            await here.stop()
+
+
+class _Loop:
+    """One event loop's channels, its sender and its reader."""
+
+    def __init__(self, capacity: int) -> None:
+        self.queues: dict[str, asyncio.Queue[Message]] = {}
+        self.groups: dict[str, set[str]] = {}
+        self._capacity = capacity
+        self._sender_id = uuid.uuid4().hex
+        self._sent = 0
+        self._outbox: asyncio.Queue[tuple[str, asyncio.Future[None]]] = asyncio.Queue(
+            OUTBOX_MAX_ITEMS
+        )
+        self._seen: OrderedDict[str, int] = OrderedDict()
+        self._subscribed = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._sender: asyncio.Task[None] | None = None
+
+    # --- channels ---
+
+    def open(self, prefix: str) -> str:
+        channel = f"{prefix}.{self._sender_id}!{uuid.uuid4().hex}"
+        self.queues[channel] = asyncio.Queue(self._capacity)
+        return channel
+
+    def close(self, channel: str) -> None:
+        self.queues.pop(channel, None)
+        for group in list(self.groups):
+            self.leave(group, channel)
+
+    def leave(self, group: str, channel: str) -> None:
+        members = self.groups.get(group, set())
+        members.discard(channel)
+        if not members:
+            self.groups.pop(group, None)
+
+    def put(self, channel: str, message: Message) -> None:
+        try:
+            self.queues[channel].put_nowait(message)
+        except asyncio.QueueFull:
+            raise ChannelFull from None
+
+    # --- sending ---
+
+    async def notify(self, envelope: Message) -> None:
+        self._sent += 1
+        text = json.dumps(
+            {"s": self._sender_id, "n": self._sent, **envelope}, separators=(",", ":")
+        )
+        if len(text.encode()) > ENVELOPE_MAX_BYTES:
+            raise HintTooLarge
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send_all(), name="hints.sender")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self._outbox.put((text, done))
+        await done
+
+    async def _send_all(self) -> None:
+        """Send what is in the outbox, many in one statement: a commit each would be the limit."""
+        connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
+        try:
+            while True:
+                batch = [await self._outbox.get()]
+                while len(batch) < BATCH_MAX_ITEMS and not self._outbox.empty():
+                    batch.append(self._outbox.get_nowait())
+                error: Exception | None = None
+                # A connection that died while idle shows it only now, so there is a second try. If the
+                # first one got through after all, readers drop its repeat by the number.
+                for _ in range(2):
+                    try:
+                        if connection is None:
+                            connection = await connect()
+                        await connection.execute(
+                            "SELECT pg_notify(%s, t) FROM unnest(%s::text[]) t",
+                            [PG_CHANNEL, [text for text, _ in batch]],
+                        )
+                    except psycopg.Error as failure:
+                        error = failure
+                        if connection is not None:
+                            await _close(connection)
+                        connection = None
+                    else:
+                        error = None
+                        break
+                for _, done in batch:
+                    if done.done():
+                        continue
+                    if error is None:
+                        done.set_result(None)
+                    else:
+                        done.set_exception(error)
+        finally:
+            while not self._outbox.empty():
+                self._outbox.get_nowait()[1].cancel()
+            if connection is not None:
+                await _close(connection)
+
+    # --- receiving ---
+
+    async def listening(self) -> None:
+        """Return when the reader has subscribed at least once; later losses it repairs itself."""
+        if self._reader is None or self._reader.done():
+            self._subscribed.clear()
+            self._reader = asyncio.create_task(self._read_all(), name="hints.reader")
+        await self._subscribed.wait()
+
+    async def _read_all(self) -> None:
+        delay = RECONNECT_FIRST_SECONDS
+        while True:
+            try:
+                connection = await connect()
+            except psycopg.Error as failure:
+                log.warning("hints.unreachable", retry_in_seconds=delay, exc_info=failure)
+                # A group may be joined meanwhile: its reader polls, and hints resume by themselves.
+                self._subscribed.set()
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, RECONNECT_MAX_SECONDS)
+                continue
+            try:
+                await connection.execute(f"LISTEN {PG_CHANNEL}")
+                self._subscribed.set()
+                delay = RECONNECT_FIRST_SECONDS
+                async for notification in connection.notifies():
+                    self._deliver(notification.payload)
+            except psycopg.Error as failure:
+                log.warning("hints.connection_lost", exc_info=failure)
+            finally:
+                await _close(connection)
+
+    def _deliver(self, payload: str) -> None:
+        try:
+            envelope = json.loads(payload)
+            sender, number = str(envelope["s"]), int(envelope["n"])
+            message = dict(envelope["m"])
+        except (ValueError, KeyError, TypeError):
+            log.warning("hints.dropped", reason="unreadable")
+            return
+        if self._seen.get(sender, 0) >= number:
+            return
+        self._seen[sender] = number
+        self._seen.move_to_end(sender)
+        if len(self._seen) > KNOWN_SENDERS_MAX_ITEMS:
+            self._seen.popitem(last=False)
+        channels = self.groups.get(envelope.get("g"), {envelope.get("c")})
+        for channel in tuple(channels):
+            if channel in self.queues:
+                with contextlib.suppress(ChannelFull):
+                    self.put(channel, dict(message))
+
+    async def stop(self) -> None:
+        tasks = [task for task in (self._reader, self._sender) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _close(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
+    with contextlib.suppress(psycopg.Error):
+        await connection.close()
