@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from django.db import models
+import psycopg
+from django.db import IntegrityError, models
 from django.db.models import BaseConstraint, CheckConstraint, F, Func, Q
 from django.db.models.functions import Cast
 from django.db.models.lookups import LessThanOrEqual
@@ -32,11 +33,24 @@ def json_at_most(column: str, limit_bytes: int) -> Q:
     return Q(LessThanOrEqual(OctetLength(as_text), limit_bytes))
 
 
+def error_code_choices() -> list[tuple[str, str]]:
+    """Return the codes a row may carry. Migrations name this function, so a new code is no
+    migration."""
+    return ErrorCode.choices
+
+
 def error_code_field() -> models.CharField[str, str]:
     """Return the column every row that can end has: empty, or one of our codes."""
     return models.CharField(
-        max_length=ERROR_CODE_MAX_CHARS, choices=ErrorCode.choices, blank=True, default=""
+        max_length=ERROR_CODE_MAX_CHARS, choices=error_code_choices, blank=True, default=""
     )
+
+
+def violated_constraint(error: IntegrityError) -> str:
+    """Return the name of the constraint, index or trigger rule that refused a statement."""
+    cause = error.__cause__
+    name = cause.diag.constraint_name if isinstance(cause, psycopg.Error) else None
+    return name or ""
 
 
 def lifecycle_constraints(
