@@ -1,0 +1,50 @@
+"""What a person allows: bearer tokens and webhook addresses."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+
+from recovery.constraints import at_most
+from turns import bounds
+from turns.digests import DIGEST_CHARS
+
+
+class ApiToken(models.Model):
+    """A bearer token, kept as a digest: a copy of the table signs nobody in."""
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens"
+    )
+    digest = models.CharField(max_length=DIGEST_CHARS, unique=True)
+    created_at = models.DateTimeField(db_default=Now())
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"token {self.pk}"
+
+
+class WebhookAddress(models.Model):
+    """An address its owner allows the tool `webhook_post` to send to."""
+
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    url = models.TextField()
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=at_most("url", bounds.WEBHOOK_URL_MAX_BYTES),
+                name="turns_webhookaddress_url_bounded",
+            ),
+            models.UniqueConstraint(
+                fields=["owner", "url"], name="turns_webhookaddress_one_per_url"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"webhook address {self.pk}"
