@@ -1,0 +1,1 @@
+"""Settings that contradict each other are refused before anything runs."""

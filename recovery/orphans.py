@@ -1,0 +1,149 @@
+"""Rows whose owner is dead or whose time is over: found, locked in order, dispatched again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+from uuid import UUID
+
+from django.db import connection, models
+
+from recovery import bounds
+from recovery.fences import NEXT_MARK_SQL
+from recovery.models import Cause
+
+_LIVING = "SELECT FROM recovery_runtime r WHERE r.id = t.owner AND r.stopped_at IS NULL"
+_HOW_IT_ENDED = "SELECT r.stop_reason FROM recovery_runtime r WHERE r.id = t.owner"
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A row without a living owner or past its time. `waiting`: only dispatch it again."""
+
+    pk: int
+    parent_pk: int | None
+    cause: Cause
+    generation: int
+    owner: UUID | None
+    waiting: bool = False
+
+
+@dataclass(frozen=True)
+class OwnedTable:
+    """A table of owned rows, and how an orphan is recognised in it.
+
+    An orphan is a row in an owned state whose owner has no living runtime row, or that is
+    past `deadline_at` and its grace; or a row in a queued state past `queue_deadline_at`. A
+    queued row that is only due for another hint (`next_dispatch_at`) is found too, as
+    `waiting`.
+    """
+
+    model: type[models.Model]
+    parent: str | None
+    owned_states: tuple[str, ...]
+    queued_states: tuple[str, ...]
+
+    def look(
+        self, *, limit: int, past: Iterable[int] = (), among: Sequence[int] | None = None
+    ) -> list[Orphan]:
+        """Return up to `limit` orphans as they are now, unlocked; none of those in `past`."""
+        narrowed = "t.id <> ALL(%(past)s::bigint[])"
+        if among is not None:
+            narrowed = "t.id = ANY(%(among)s::bigint[])"
+        union = " UNION ALL ".join(
+            f"(SELECT {columns} FROM {self._table} t WHERE {condition} AND {narrowed} "  # noqa: S608
+            f"ORDER BY {order} LIMIT %(limit)s)"
+            for columns, condition, order in self._searches
+        )
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"{union} LIMIT %(limit)s",
+                {"limit": limit, "past": list(past), "among": list(among or ())},
+            )
+            return [
+                Orphan(pk, parent_pk, Cause(cause), generation, owner, waiting)
+                for pk, parent_pk, cause, generation, owner, waiting in cursor.fetchall()
+            ]
+
+    def lock(self, batch: Sequence[Orphan]) -> set[int]:
+        """Lock parents, then rows, by ascending id; return the rows nobody else had locked."""
+        condition, parents = "TRUE", list[int]()
+        with connection.cursor() as cursor:
+            if self._parent is not None:
+                cursor.execute(
+                    f"SELECT id FROM {self._parent[1]} WHERE id = ANY(%s::bigint[]) "  # noqa: S608
+                    "ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",
+                    [sorted({o.parent_pk for o in batch if o.parent_pk is not None})],
+                )
+                parents = [pk for (pk,) in cursor.fetchall()]
+                condition = f"{self._parent[0]} = ANY(%(parents)s::bigint[])"
+            cursor.execute(
+                f"SELECT t.id FROM {self._table} t "  # noqa: S608
+                f"WHERE t.id = ANY(%(pks)s::bigint[]) AND {condition} "
+                "ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED",
+                {"pks": [orphan.pk for orphan in batch], "parents": parents},
+            )
+            return {pk for (pk,) in cursor.fetchall()}
+
+    def dispatch_later(self, pks: Sequence[int]) -> None:
+        """Move the next hint of each locked row further away: by 15, 45, then every 135 s."""
+        _, *later = bounds.DISPATCH_BACKOFF_SECONDS
+        steps = "%(later)s::float8[]"
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"UPDATE {self._table} SET dispatch_count = dispatch_count + 1, "  # noqa: S608
+                "next_dispatch_at = clock_timestamp() + make_interval(secs => "
+                f"({steps})[least(dispatch_count + 1, cardinality({steps}))]), "
+                f"write_mark = {NEXT_MARK_SQL} WHERE id = ANY(%(pks)s::bigint[])",
+                {"later": [float(seconds) for seconds in later], "pks": list(pks)},
+            )
+
+    @property
+    def _table(self) -> str:
+        return connection.ops.quote_name(self.model._meta.db_table)
+
+    @cached_property
+    def _parent(self) -> tuple[str, str] | None:
+        """The column of `t` that refers to the parent, and the parent's table."""
+        if self.parent is None:
+            return None
+        field = cast("models.ForeignKey[Any, Any]", self.model._meta.get_field(self.parent))
+        quote = connection.ops.quote_name
+        return f"t.{quote(field.column)}", quote(field.related_model._meta.db_table)
+
+    @cached_property
+    def _searches(self) -> list[tuple[str, str, str]]:
+        """Columns, condition and order of each kind of orphan; each has its partial index."""
+        owned, queued = _words(self.owned_states), _words(self.queued_states)
+        parent = self._parent[0] if self._parent else "NULL::bigint"
+
+        def columns(cause: str, waiting: str = "false") -> str:
+            return f"t.id, {parent}, {cause}, t.generation, t.owner, {waiting}"
+
+        return [
+            (
+                columns(f"coalesce(({_HOW_IT_ENDED}), '{Cause.RUNTIME_LOST.value}')"),
+                f"t.state IN ({owned}) AND NOT EXISTS ({_LIVING})",
+                "t.owner, t.id",
+            ),
+            (
+                columns(f"'{Cause.DEADLINE_PASSED.value}'"),
+                f"t.state IN ({owned}) AND EXISTS ({_LIVING}) AND t.deadline_at < "
+                f"clock_timestamp() - interval '{bounds.DEADLINE_GRACE_SECONDS} s'",
+                "t.owner, t.id",
+            ),
+            (
+                columns(
+                    f"'{Cause.NEVER_STARTED.value}'", "t.queue_deadline_at >= clock_timestamp()"
+                ),
+                f"t.state IN ({queued}) AND (t.queue_deadline_at < clock_timestamp() "
+                "OR t.next_dispatch_at <= clock_timestamp())",
+                "t.created_at, t.id",
+            ),
+        ]
+
+
+def _words(states: Iterable[str]) -> str:
+    return ", ".join(f"'{state}'" for state in states)

@@ -1,0 +1,69 @@
+"""What a pass of recovery says about itself, in the shape that people script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from recovery.orphans import Orphan
+
+REPORT_ROWS_MAX: Final = 20_000
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """The counts of one pass over one kind, and its rows (at most 20,000)."""
+
+    kind: str
+    examined: int = 0
+    adopted: int = 0
+    interrupted: int = 0
+    redispatched: int = 0
+    skipped: int = 0
+    failed: int = 0
+    duration_ms: int = 0
+    rows: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def all_settled(self) -> bool:
+        """True when no candidate was left as it was."""
+        return not (self.skipped or self.failed)
+
+    @property
+    def changed_count(self) -> int:
+        """How many rows the pass wrote."""
+        return self.adopted + self.interrupted + self.redispatched
+
+    def note(self, orphan: Orphan, action: str, error_code: str = "") -> None:
+        """Count one row and list it. `action` is the name of a count."""
+        setattr(self, action, getattr(self, action) + 1)
+        self.show(orphan, action, error_code)
+
+    def show(self, orphan: Orphan, action: str, error_code: str = "") -> None:
+        """List one row without counting it."""
+        if len(self.rows) < REPORT_ROWS_MAX:
+            self.rows.append(
+                {
+                    "id": str(orphan.pk),
+                    "cause": orphan.cause.value,
+                    "action": action,
+                    "error_code": error_code,
+                }
+            )
+
+    def counts(self) -> dict[str, Any]:
+        """Return the report without its rows."""
+        return {
+            "kind": self.kind,
+            "examined": self.examined,
+            "adopted": self.adopted,
+            "interrupted": self.interrupted,
+            "redispatched": self.redispatched,
+            "skipped": self.skipped,
+            "failed": self.failed,
+            "duration_ms": self.duration_ms,
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON shape of the commands."""
+        return {**self.counts(), "rows": self.rows}
