@@ -4,17 +4,54 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from typing import Any, Final
 
 from celery import Celery
+from celery.beat import EmbeddedService
+from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown
 
 from config import broker
+from config.embedded.children import tell_ready, watch_parent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+
+# A sweep that waited longer than this has been overtaken by the next ones.
+SWEEP_EXPIRES_SECONDS: Final = 4
 
 broker.register()
 app = Celery("holdfast")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-
 if find_spec("config.worker"):
     app.conf.imports = ("config.worker",)
+
+_beat: Any = None
+
+
+@setup_logging.connect
+def _keep_logging(**_: object) -> None:
+    """Leave the loggers as Django set them up; Celery's own set-up would print content."""
+
+
+@worker_init.connect
+def _contain(**_: object) -> None:
+    from config.logging import contain_tracebacks  # noqa: PLC0415
+
+    contain_tracebacks()
+    watch_parent()
+
+
+@worker_ready.connect
+def _start_beat(**_: object) -> None:
+    """Run beat as a thread of the only worker. `celery worker -B` would fork a child that survives it."""
+    global _beat  # noqa: PLW0603 - one worker, one beat
+    if os.environ.get("HOLDFAST_BEAT") == "thread":
+        _beat = EmbeddedService(app, thread=True)
+        _beat.start()
+    tell_ready()
+
+
+@worker_shutdown.connect
+def _stop_beat(**_: object) -> None:
+    if _beat is not None:
+        _beat.stop()

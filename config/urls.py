@@ -7,7 +7,9 @@ from importlib.util import find_spec
 from django.contrib import admin
 from django.urls import include, path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+from config.health import healthz
+
+urlpatterns = [path("admin/", admin.site.urls), path("healthz", healthz)]
 if find_spec("config.api"):
     from config.api import api
 

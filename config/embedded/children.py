@@ -20,6 +20,7 @@ from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
 LIFELINE: Final = "HOLDFAST_LIFELINE_FD"
+READY: Final = "HOLDFAST_READY_FD"
 
 # Loaded before any fork: the child may not import.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -57,7 +58,7 @@ def start(
     account: Account | None = None,
     cwd: Path = Path("/"),
     lifeline: int | None = None,
-    stdout: int | None = None,
+    ready: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a child in its own session: a Ctrl-C at the terminal must reach the supervisor alone.
 
@@ -71,18 +72,22 @@ def start(
         if log is not None:
             error = stack.enter_context(log.open("ab")).fileno()
         env = dict(os.environ if environment is None else environment)
-        if lifeline is not None:
-            env[LIFELINE] = str(lifeline)
+        handed_down = {
+            name: descriptor
+            for name, descriptor in ((LIFELINE, lifeline), (READY, ready))
+            if descriptor is not None
+        }
+        env.update({name: str(descriptor) for name, descriptor in handed_down.items()})
         return subprocess.Popen(  # noqa: S603 - our own commands
             [str(part) for part in command],
             stdin=subprocess.DEVNULL,
-            stdout=error if stdout is None else stdout,
+            stdout=error,
             stderr=error,
             cwd=cwd,
             env=env,
             start_new_session=True,
             preexec_fn=die_with_parent(death_signal),  # noqa: PLW1509 - only prctl and getppid
-            pass_fds=() if lifeline is None else (lifeline,),
+            pass_fds=tuple(handed_down.values()),
             user=account.uid if account else None,
             group=account.gid if account else None,
             extra_groups=[] if account else None,
@@ -110,3 +115,12 @@ def watch_parent() -> None:
                 continue
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def tell_ready() -> None:
+    """Tell the process that started this one that it does its work now. Without one, do nothing."""
+    raw = os.environ.pop(READY, "")
+    if raw:
+        with contextlib.suppress(OSError):
+            os.write(int(raw), b"1")
+            os.close(int(raw))

@@ -10,7 +10,7 @@ from pathlib import Path
 from config.embedded.paths import Home
 
 
-def secret(home: Home, name: str) -> str:
+def secret(home: Home, name: str, *, random_bytes: int = 48) -> str:
     """Return the secret `name` of this installation, made on first use with mode 0600.
 
     Two processes that ask at the same time get the same answer: the first complete file wins.
@@ -20,7 +20,7 @@ def secret(home: Home, name: str) -> str:
         return path.read_text().strip()
     home.prepare()
     fresh = path.with_name(f"{name}.{secrets.token_hex(8)}")
-    write_private(fresh, secrets.token_urlsafe(48))
+    write_private(fresh, secrets.token_urlsafe(random_bytes))
     with contextlib.suppress(FileExistsError):
         os.link(fresh, path)
     fresh.unlink()
