@@ -4,10 +4,11 @@ An app describes its owned table and says what settling means; the runner does t
 subclass looks like this, and the hooks are called in this order:
 
     class TurnRecovery(Recovery):
-        kind = "turns"                    # in reports, events and failures model = Turn
-        # owned table, see Columns parent = "conversation"           # foreign key whose row
-        is locked before ours; None: no parent owned_states = ("running",)       # states that
-        need a living owner queued_states = ("queued",)       # states that wait for a claim
+        kind = "turns"                  # in reports, events and failures
+        model = Turn                    # the owned table, see Columns
+        parent = "conversation"         # foreign key whose row is locked before ours, or None
+        owned_states = ("running",)     # states that need a living owner
+        queued_states = ("queued",)     # states that wait for a claim
 
         def settle(self, orphans: Sequence[Orphan]) -> Iterable[Settled]: ...
         def publish(self, settled: Sequence[Settled]) -> None: ...
