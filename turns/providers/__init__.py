@@ -1,0 +1,1 @@
+"""Adapters to services that write text: bytes in, our own values out."""
