@@ -35,6 +35,11 @@ def name_sessions(name: str) -> None:
     _name = name
 
 
+def session_name() -> str:
+    """Return the name for a session that is not one of Django's."""
+    return _name or NAME_PREFIX
+
+
 def keep_name() -> None:
     """Rename this thread's session if the process has registered anew since it was opened."""
     if connection.connection is not None and not connection.in_atomic_block:

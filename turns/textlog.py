@@ -2,7 +2,8 @@
 
 Text becomes a row before anyone sees it. A piece of text gets its seq once and keeps it through
 every attempt, so that after a lost connection the stored rows can be read back and compared:
-either a seq holds exactly this text, or it was never written (design section 3, "Text is a log").
+either a seq holds exactly this text, or it was never written (design section 3, "Text is a
+log").
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Final, LiteralString
 
 import psycopg
 import structlog
+from django.db import connections
 from psycopg import AsyncConnection
 
 from recovery.bounds import cut_utf8, storable
+from recovery.connections import session_name
 from recovery.errors import ErrorCode, StaleFence
 from recovery.fences import Fence
 from recovery.probes import areach
@@ -26,7 +29,8 @@ from turns import bounds
 
 log = structlog.get_logger()
 
-# One statement carries at most this much: 500 turns that all burst at once still fit a few ticks.
+# One statement carries at most this much: 500 turns that all burst at once still fit a few
+# ticks.
 BATCH_MAX_BYTES: Final = 4 * bounds.KIB * bounds.KIB
 # How long a turn that holds all it may waits for the database before it gives up.
 ROOM_SECONDS: Final = 10.0
@@ -34,7 +38,8 @@ RECONNECT_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
 
 # Locks the turns that still match and writes their text; answers only what was not written, as
 # busy (somebody holds the row right now: same seqs next tick) or lost (it ended, or has another
-# owner). Sent unprepared: a generic plan joins by nested loops and is twice as slow at 500 turns.
+# owner). Sent unprepared: a generic plan joins by nested loops and is twice as slow at 500
+# turns.
 FLUSH: Final[LiteralString] = """
     WITH v AS MATERIALIZED (
         SELECT * FROM unnest(%(ids)b::bigint[], %(generations)b::int[], %(tokens)b::uuid[],
@@ -62,8 +67,28 @@ STORED: Final[LiteralString] = """
         ON (c.turn_id, c.seq) = (asked.turn_id, asked.seq)
 """
 
-# What one bad value does to the statement of all turns; anything else is the database's trouble.
+# What one bad value does to the statement of all turns; anything else is the database's
+# trouble.
 POISON: Final = (psycopg.DataError, psycopg.IntegrityError, UnicodeError)
+
+
+async def connect() -> AsyncConnection:
+    """Return a session of the text log's own, to the same database and under this process's
+    name.
+    """
+    described = connections["default"].get_connection_params()
+    # what Django puts in for its own, synchronous use
+    for name in (
+        "cursor_factory",
+        "context",
+        "autocommit",
+        "application_name",
+        "prepare_threshold",
+    ):
+        described.pop(name, None)
+    return await AsyncConnection.connect(
+        **described, autocommit=True, prepare_threshold=None, application_name=session_name()
+    )
 
 
 class TextNotStored(Exception):
@@ -128,8 +153,8 @@ class _Text:
 class TextLog:
     """Owned by one event loop; every method is called there.
 
-    `connect` opens a connection in autocommit mode under this runtime's name. `announce` is told
-    each conversation whose text grew, after the commit and never before.
+    `connect` opens a connection in autocommit mode under this runtime's name. `announce` is
+    told each conversation whose text grew, after the commit and never before.
     """
 
     def __init__(
@@ -327,7 +352,9 @@ class TextLog:
     ) -> list[_Piece]:
         if len(batch) == 1:
             turn = batch[0].turn
-            log.error("textlog.refused", turn_id=turn.fence.pk, seq=batch[0].seq, exc_info=error)
+            log.error(
+                "textlog.refused", turn_id=turn.fence.pk, seq=batch[0].seq, exc_info=error
+            )
             turn.fail(TextNotStored(ErrorCode.INVALID_TEXT))
             return []
         half = _middle(batch)
@@ -337,7 +364,9 @@ class TextLog:
         rest = [piece for piece in batch[half:] if piece.turn.fence.pk not in behind]
         return written + (await self._write(connection, rest) if rest else [])
 
-    async def _compare(self, connection: AsyncConnection, batch: Sequence[_Piece]) -> list[_Piece]:
+    async def _compare(
+        self, connection: AsyncConnection, batch: Sequence[_Piece]
+    ) -> list[_Piece]:
         """Read back what of `batch` is stored; what is not stays held under its seq."""
         arrays = {
             "ids": [piece.turn.fence.pk for piece in batch],
@@ -358,7 +387,9 @@ class TextLog:
         return written
 
     async def _connected(self) -> AsyncConnection:
-        """Return the connection; after a loss only when every doubtful seq has been compared."""
+        """Return the connection; after a loss only when every doubtful seq has been
+        compared.
+        """
         if self._connection is None:
             epoch = self._epoch
             connection = await self._connect()

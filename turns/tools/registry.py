@@ -1,8 +1,9 @@
 """Which tools a model may call, and how each is called.
 
-A tool says what it does to the world (its effect) and where it runs. Read-only tools may run side
-by side; the others run one at a time. A tool starts at most once: its step is `running` in the
-database before it is called, and a call whose outcome was not committed is never made again.
+A tool says what it does to the world (its effect) and where it runs. Read-only tools may run
+side by side; the others run one at a time. A tool starts at most once: its step is `running` in
+the database before it is called, and a call whose outcome was not committed is never made
+again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Result = str | Iterable[str] | AsyncIterable[str]
 
 
 class Arguments(BaseModel):
-    """What a tool takes: declared once, shown to the model as its schema, checked at the call."""
+    """What a tool takes: declared once, shown to the model as its schema, checked at the
+    call.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -49,10 +52,11 @@ class Invocation(Generic[ArgumentsT]):
 
 
 class ToolFailed(Exception):
-    """A tool did not do what was asked. `result` is told to the model; keep it short and public.
+    """A tool did not do what was asked. `result` is told to the model; keep it short and
+    public.
 
-    `state` is how the step ends: `failed`, `refused` (not allowed), `unavailable` (cannot work now), or
-    `interrupted` when it is not known whether the effect took place.
+    `state` is how the step ends: `failed`, `refused` (not allowed), `unavailable` (cannot work
+    now), or `interrupted` when it is not known whether the effect took place.
     """
 
     def __init__(
@@ -68,9 +72,9 @@ class ToolFailed(Exception):
 class Tool(Generic[ArgumentsT]):
     """A tool and its contract.
 
-    `runs` says where `call` is called: a coroutine function on the event loop, a function on the
-    executor of short database work, or a blocking function in a thread of its own. Nothing that blocks
-    may run on the loop: it would hold up every turn of the process.
+    `runs` says where `call` is called: a coroutine function on the event loop, a function on
+    the executor of short database work, or a blocking function in a thread of its own. Nothing
+    that blocks may run on the loop: it would hold up every turn of the process.
     """
 
     name: str
@@ -95,7 +99,8 @@ class Tool(Generic[ArgumentsT]):
         """Return the arguments of a call.
 
         Raises:
-            ToolFailed: they are not what the tool takes. The message names fields, never values.
+            ToolFailed: they are not what the tool takes. The message names fields, never
+            values.
         """
         reason = "not one JSON object"
         try:
@@ -103,13 +108,16 @@ class Tool(Generic[ArgumentsT]):
         except jsontext.MalformedJson:
             pass
         except ValidationError as refused:
-            errors = refused.errors(include_input=False, include_url=False, include_context=False)
+            errors = refused.errors(
+                include_input=False, include_url=False, include_context=False
+            )
             reason = "; ".join(
                 f"{'.'.join(str(part) for part in error['loc'])[:64]}: {error['type']}"
                 for error in errors[:5]
             )
         raise ToolFailed(
-            ErrorCode.INVALID_TOOL_ARGUMENTS, result=f"The arguments were not accepted: {reason}."
+            ErrorCode.INVALID_TOOL_ARGUMENTS,
+            result=f"The arguments were not accepted: {reason}.",
         )
 
 

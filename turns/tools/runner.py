@@ -1,4 +1,6 @@
-"""Calling one tool: its time and its result are bounded, and nothing it does blocks the loop."""
+"""Calling one tool: its time and its result are bounded, and nothing it does blocks the
+loop.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ log = structlog.get_logger()
 
 ValueT = TypeVar("ValueT")
 
-# A thread that blocks cannot be ended, only left behind; past this many no further one is started.
+# A thread that blocks cannot be ended, only left behind; past this many no further one is
+# started.
 BLOCKED_THREADS_MAX: Final = 64
 # A result up to this size is cut and marked; more than that is a tool out of control.
 CUTTABLE_RESULT_BYTES: Final = 32 * bounds.TOOL_RESULT_MAX_BYTES
@@ -56,7 +59,7 @@ async def invoke(tool: Tool[Any], invocation: Invocation[Any]) -> Outcome:
         return failure(_timed_out(tool))
     except ToolFailed as failed:
         return failure(failed)
-    except Exception as error:  # noqa: BLE001 - whatever a tool does wrong, the turn goes on
+    except Exception as error:
         log.error("tool.raised", tool=tool.name, exc_info=error)
         return failure(_broken(tool))
     if not complete or size > CUTTABLE_RESULT_BYTES:
@@ -65,10 +68,11 @@ async def invoke(tool: Tool[Any], invocation: Invocation[Any]) -> Outcome:
 
 
 def bounded(result: str | Iterable[str]) -> tuple[str, int, bool]:
-    """Return the result within its bound, its size before the cut, and whether it was read whole.
+    """Return the result within its bound, its size before the cut, and whether it was read
+    whole.
 
-    What was cut says so in plain words at its end, with the original size. Pieces are read until the
-    bound: an endless result ends there.
+    What was cut says so in plain words at its end, with the original size. Pieces are read
+    until the bound: an endless result ends there.
     """
     taken = _Taken()
     for piece in [result] if isinstance(result, str) else result:
@@ -133,9 +137,7 @@ def _call_and_take(tool: Tool[Any], invocation: Invocation[Any]) -> tuple[str, i
 def _timed_out(tool: Tool[Any]) -> ToolFailed:
     if tool.reads_only:
         return ToolFailed(ErrorCode.TOOL_TIMEOUT)
-    return ToolFailed(
-        ErrorCode.OUTCOME_UNKNOWN, state=State.INTERRUPTED, result=UNKNOWN_EFFECT
-    )
+    return ToolFailed(ErrorCode.OUTCOME_UNKNOWN, state=State.INTERRUPTED, result=UNKNOWN_EFFECT)
 
 
 def _broken(tool: Tool[Any]) -> ToolFailed:

@@ -31,7 +31,9 @@ class SearchHistory(Arguments):
 
 
 def search_history(invocation: Invocation[SearchHistory]) -> str:
-    """Return the best matching earlier messages of the invocation's own conversation, as JSON."""
+    """Return the best matching earlier messages of the invocation's own conversation, as
+    JSON.
+    """
     query = invocation.arguments.query
     newest = (
         Message.objects.filter(
@@ -77,8 +79,8 @@ def excerpt(text: str, query: str) -> str:
 TOOL: Final = Tool(
     name="search_history",
     description=(
-        "Search the earlier messages of this conversation for words or a phrase. Use it when the person "
-        "refers to something said before that is not in view."
+        "Search the earlier messages of this conversation for words or a phrase. "
+        "Use it when the person refers to something said before that is not in view."
     ),
     arguments=SearchHistory,
     effect=Effect.READ,

@@ -1,8 +1,8 @@
 """`webhook_post`: send text to an address its owner has allowed. One attempt, whatever happens.
 
-The step is `running` in the database before the request leaves, under a key drawn for this one call,
-which travels as `Idempotency-Key`. Nothing is ever sent twice, and no redirect is followed: it would
-carry the text to an address nobody allowed.
+The step is `running` in the database before the request leaves, under a key drawn for this one
+call, which travels as `Idempotency-Key`. Nothing is ever sent twice, and no redirect is
+followed: it would carry the text to an address nobody allowed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 20.0
 
 # The request never left, so nothing can have happened.
-NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.InvalidURL, httpx.UnsupportedProtocol)
+NOT_SENT: Final = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.InvalidURL,
+    httpx.UnsupportedProtocol,
+)
 
 
 class WebhookPost(Arguments):
@@ -55,9 +60,12 @@ async def webhook_post(invocation: Invocation[WebhookPost]) -> str:
     sent = False
     try:
         # A client for one request: a kept connection could have died and invite a second try.
-        async with httpx.AsyncClient(
-            timeout=timeout, follow_redirects=False, trust_env=False
-        ) as client, client.stream("POST", url, content=body, headers=headers) as response:
+        async with (
+            httpx.AsyncClient(
+                timeout=timeout, follow_redirects=False, trust_env=False
+            ) as client,
+            client.stream("POST", url, content=body, headers=headers) as response,
+        ):
             sent = True
             answer = await _beginning(response)
     except NOT_SENT:
@@ -110,8 +118,8 @@ async def _beginning(response: httpx.Response) -> str:
 TOOL: Final = Tool(
     name="webhook_post",
     description=(
-        "Send a JSON document to one of the web addresses the person has allowed. It is sent once. Use it "
-        "only when the person asks for it."
+        "Send a JSON document to one of the web addresses the person has allowed. "
+        "It is sent once. Use it only when the person asks for it."
     ),
     arguments=WebhookPost,
     effect=Effect.EXTERNAL,
