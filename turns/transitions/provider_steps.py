@@ -1,0 +1,239 @@
+"""Requests to a provider: stored before they are sent, and what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from django.db import connection, transaction
+from django.db.models import Max
+from django.db.models.functions import Now
+
+from recovery.bounds import cut_utf8, storable
+from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition, Refused
+from recovery.fences import Fence
+from turns import bounds
+from turns.digests import arguments_digest
+from turns.limits import Limits
+from turns.models import ProviderStep, Receipt, ToolStep, Turn
+from turns.transitions.endings import usage_of
+from turns.transitions.locks import lock_owned
+from turns.transitions.tool_steps import bounded_result
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What is about to be sent, without its words: names, digests, counts."""
+
+    provider_api: str
+    model: str
+    instructions_digest: str
+    input_digest: str
+    tools_digest: str
+    request_digest: str
+    message_count: int
+    byte_count: int
+    offers_tools: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCall:
+    """A call of a completed response, and what was decided about it before it is stored.
+
+    `state` is `requested` for a call that may start. A call that will not (unknown tool, bad
+    arguments) is stored ended, with its code and what the model is told about it.
+    """
+
+    call_id: str
+    item_id: str
+    name: str
+    arguments: str
+    effect: ToolStep.Effect = ToolStep.Effect.READ
+    state: ToolStep.State = ToolStep.State.REQUESTED
+    error_code: ErrorCode | None = None
+    result: str = ""
+
+
+@transaction.atomic(durable=True)
+def capture_receipt(fence: Fence, request: RequestFacts) -> ProviderStep:
+    """Store what the turn sends, and its first provider step as started. Then it may be sent.
+
+    Raises:
+        StaleFence: another claim, or the end, has overtaken this one. Nothing was written.
+        CancelRequested: the turn is to stop. Nothing was written.
+        IllegalTransition: the receipt is there already. Nothing was written.
+    """
+    turn = lock_owned(fence, starting=True)
+    if Receipt.objects.filter(turn_id=turn.pk).exists():
+        raise IllegalTransition("the receipt was captured before")
+    Receipt.objects.create(
+        turn_id=turn.pk,
+        generation=fence.generation,
+        provider_api=request.provider_api,
+        model=request.model,
+        instructions_digest=request.instructions_digest,
+        input_digest=request.input_digest,
+        tools_digest=request.tools_digest,
+        message_count=request.message_count,
+        byte_count=request.byte_count,
+    )
+    return _start(turn, fence, request, sequence=1)
+
+
+@transaction.atomic(durable=True)
+def start_provider_step(fence: Fence, request: RequestFacts) -> ProviderStep:
+    """Store the turn's next provider step as started. Then the request may be sent.
+
+    Raises:
+        StaleFence: another claim, or the end, has overtaken this one. Nothing was written.
+        CancelRequested: the turn is to stop. Nothing was written.
+        IllegalTransition: the step before, or one of its calls, has not ended. Nothing was
+            written.
+        BoundExceeded: `provider_step_limit_reached`. Nothing was written.
+    """
+    turn = lock_owned(fence, starting=True)
+    steps = ProviderStep.objects.filter(turn_id=turn.pk)
+    last = steps.aggregate(last=Max("sequence"))["last"]
+    if last is None or steps.filter(state=ProviderStep.State.STARTED).exists():
+        raise IllegalTransition("the provider step before has not ended")
+    calls = ToolStep.objects.filter(turn_id=turn.pk)
+    if calls.filter(state__in=sorted(ToolStep.LIFECYCLE.open)).exists():
+        raise IllegalTransition("a tool step has not ended")
+    if last >= Limits.stored(turn.limits).provider_steps:
+        raise BoundExceeded(ErrorCode.PROVIDER_STEP_LIMIT_REACHED)
+    return _start(turn, fence, request, sequence=last + 1)
+
+
+def _start(turn: Turn, fence: Fence, request: RequestFacts, *, sequence: int) -> ProviderStep:
+    return ProviderStep.objects.create(
+        turn_id=turn.pk,
+        generation=fence.generation,
+        sequence=sequence,
+        model=request.model,
+        request_digest=request.request_digest,
+        request_bytes=request.byte_count,
+        offers_tools=request.offers_tools,
+    )
+
+
+@transaction.atomic(durable=True)
+def complete_provider_step(
+    fence: Fence,
+    step_id: int,
+    *,
+    response_id: str | None,
+    usage: dict[str, int] | None,
+    last_seq: int | None,
+    calls: Sequence[RequestedCall],
+    anomaly_count: int = 0,
+) -> list[ToolStep]:
+    """Store the end of a response and the calls it asked for; return their steps in order.
+
+    A call id seen before in this turn with the same identity returns the step already there,
+    which never runs again. Calls past the turn's limit are stored failed with
+    `tool_call_limit_reached`. Completing a step again with the same response returns its calls
+    as they are now.
+
+    Raises:
+        StaleFence: another claim, or the end, has overtaken this one. Nothing was written.
+        IllegalTransition: the step ended differently. Nothing was written.
+        Refused: `provider_call_id_conflict`, one call id for two calls. Nothing was written.
+        BoundExceeded: `tool_call_limit_reached`, past the hard stop. Nothing was written.
+    """
+    turn = lock_owned(fence)
+    step = ProviderStep.objects.get(pk=step_id, turn_id=turn.pk)
+    if step.state == ProviderStep.State.COMPLETED and step.response_id == response_id:
+        return _steps_of(turn.pk, calls)
+    ProviderStep.LIFECYCLE.require(step.state, ProviderStep.State.COMPLETED)
+    ProviderStep.objects.filter(pk=step.pk).update(
+        state=ProviderStep.State.COMPLETED,
+        response_id=response_id,
+        usage=usage,
+        last_seq=last_seq,
+        text_length=_text_length(turn.pk, last_seq),
+        anomaly_count=anomaly_count,
+        finished_at=Now(),
+    )
+    Receipt.objects.filter(turn_id=turn.pk).update(usage=usage_of(turn.pk))
+    return _store_calls(turn, fence, step, calls)
+
+
+def _text_length(turn_id: int, last_seq: int | None) -> int:
+    """Return how many characters the turn's text has up to `last_seq`."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(sum(char_length(text)), 0) FROM turns_textchunk "
+            "WHERE turn_id = %s AND seq <= %s",
+            [turn_id, last_seq or 0],
+        )
+        (length,) = cursor.fetchone()
+    return int(length)
+
+
+def _store_calls(
+    turn: Turn, fence: Fence, step: ProviderStep, calls: Sequence[RequestedCall]
+) -> list[ToolStep]:
+    limits = Limits.stored(turn.limits)
+    known = {old.call_id: old for old in ToolStep.objects.filter(turn_id=turn.pk)}
+    fresh: list[ToolStep] = []
+    for call in calls:
+        wanted = _tool_step(turn, fence, step, call)
+        existing = known.setdefault(wanted.call_id, wanted)
+        if existing is not wanted:
+            if _identity(existing) != _identity(wanted):
+                raise Refused(ErrorCode.PROVIDER_CALL_ID_CONFLICT)
+            continue
+        wanted.sequence = len(known)
+        if wanted.sequence > limits.tool_calls_hard_stop:
+            raise BoundExceeded(ErrorCode.TOOL_CALL_LIMIT_REACHED)
+        if wanted.sequence > limits.tool_calls:
+            _store_ended(wanted, ToolStep.State.FAILED, ErrorCode.TOOL_CALL_LIMIT_REACHED)
+        fresh.append(wanted)
+    ToolStep.objects.bulk_create(fresh)
+    return _steps_of(turn.pk, calls)
+
+
+def _tool_step(turn: Turn, fence: Fence, step: ProviderStep, call: RequestedCall) -> ToolStep:
+    arguments = storable(call.arguments)
+    made = ToolStep(
+        turn_id=turn.pk,
+        provider_step_id=step.pk,
+        generation=fence.generation,
+        call_id=storable(call.call_id),
+        item_id=storable(call.item_id),
+        name=cut_utf8(storable(call.name), bounds.TOOL_NAME_MAX_BYTES),
+        effect=call.effect,
+        arguments=arguments,
+        arguments_digest=arguments_digest(arguments),
+        invocation_key=uuid4(),
+    )
+    if call.state != ToolStep.State.REQUESTED:
+        _store_ended(made, call.state, call.error_code, call.result)
+    if len(arguments.encode()) > bounds.TOOL_ARGUMENTS_MAX_BYTES:
+        made.arguments = ""
+        _store_ended(made, ToolStep.State.FAILED, ErrorCode.INVALID_TOOL_ARGUMENTS)
+    return made
+
+
+def _store_ended(
+    step: ToolStep, state: ToolStep.State, error_code: ErrorCode | None, result: str = ""
+) -> None:
+    """Make `step` one that was never started and never will be."""
+    ToolStep.LIFECYCLE.require(ToolStep.State.REQUESTED, state)
+    kept = bounded_result(result)
+    step.state = state
+    step.error_code = error_code or ErrorCode.TOOL_FAILED
+    step.result, step.result_digest, step.result_bytes = kept.text, kept.digest, kept.bytes
+    step.finished_at = Now()
+
+
+def _identity(step: ToolStep) -> tuple[str, str, str]:
+    return step.item_id, step.name, step.arguments_digest
+
+
+def _steps_of(turn_id: int, calls: Sequence[RequestedCall]) -> list[ToolStep]:
+    """Return the stored step of each call, once each, in the order the calls were made."""
+    asked = dict.fromkeys(storable(call.call_id) for call in calls)
+    stored = {step.call_id: step for step in ToolStep.objects.filter(turn_id=turn_id)}
+    return [stored[call_id] for call_id in asked if call_id in stored]

@@ -1,0 +1,40 @@
+"""What a writer asks on a new connection when the old one was lost during a commit.
+
+A commit either happened or did not; the rows tell. An effect whose "started" row is not found
+here is never executed.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from recovery.fences import Fence
+from turns.models import ProviderStep, ToolStep, Turn
+
+
+def claim_under(turn_id: int, token: UUID) -> Fence | None:
+    """Return the fence when the claim under `token` was committed and still holds."""
+    turn = Turn.objects.filter(pk=turn_id, claim_token=token, state=Turn.State.RUNNING).first()
+    return Fence(turn_id, turn.generation, token) if turn else None
+
+
+def provider_step_at(fence: Fence, sequence: int) -> ProviderStep | None:
+    """Return this claim's provider step number `sequence`, if it was committed."""
+    return ProviderStep.objects.filter(
+        turn_id=fence.pk, generation=fence.generation, sequence=sequence
+    ).first()
+
+
+def tool_steps_of(fence: Fence, provider_step_id: int) -> list[ToolStep]:
+    """Return the calls a provider step asked for, in order, as they are now."""
+    steps = ToolStep.objects.filter(
+        turn_id=fence.pk, generation=fence.generation, provider_step_id=provider_step_id
+    )
+    return list(steps.order_by("sequence"))
+
+
+def tool_step_called(fence: Fence, call_id: str) -> ToolStep | None:
+    """Return this claim's step for `call_id`, if it was committed."""
+    return ToolStep.objects.filter(
+        turn_id=fence.pk, generation=fence.generation, call_id=call_id
+    ).first()

@@ -1,0 +1,100 @@
+"""A requested call starts at most once, and has one outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from recovery.bounds import cut_utf8, storable
+from recovery.errors import ErrorCode, IllegalTransition, Refused
+from recovery.fences import Fence
+from turns import bounds
+from turns.digests import digest
+from turns.models import ToolStep
+from turns.transitions.locks import lock_owned
+
+CUT_MARK: Final = "\n[cut: the result was {bytes} bytes]"
+
+
+@transaction.atomic(durable=True)
+def start_tool_step(fence: Fence, tool_step_id: int) -> ToolStep:
+    """Mark the call as running. Only who gets the step back may run the tool, and once.
+
+    Raises:
+        StaleFence: another claim, or the end, has overtaken this one. Nothing was written.
+        CancelRequested: the turn is to stop. Nothing was written.
+        IllegalTransition: it was started before, or has ended. Nothing was written.
+    """
+    lock_owned(fence, starting=True)
+    mine = ToolStep.objects.filter(pk=tool_step_id, turn_id=fence.pk)
+    started = mine.filter(state=ToolStep.State.REQUESTED).update(
+        state=ToolStep.State.RUNNING, started_at=Now()
+    )
+    if not started:
+        raise IllegalTransition("the tool step does not wait to be started")
+    return mine.get()
+
+
+@transaction.atomic(durable=True)
+def finish_tool_step(
+    fence: Fence,
+    tool_step_id: int,
+    state: ToolStep.State,
+    *,
+    result: str = "",
+    error_code: ErrorCode | None = None,
+) -> ToolStep:
+    """Store what came of the call. The same outcome again returns the same row.
+
+    A result past its bound is cut with a mark; size and digest are those of the whole.
+
+    Raises:
+        StaleFence: another claim, or the end, has overtaken this one. Nothing was written.
+        IllegalTransition: the call has not been started. Nothing was written.
+        Refused: `tool_outcome_conflict`, it has another outcome already. Nothing was written.
+    """
+    lock_owned(fence)
+    mine = ToolStep.objects.filter(pk=tool_step_id, turn_id=fence.pk)
+    step = mine.get()
+    kept = bounded_result(result)
+    code = (
+        "" if state == ToolStep.State.SUCCEEDED else (error_code or ErrorCode.TOOL_FAILED).value
+    )
+    if step.state in ToolStep.LIFECYCLE.terminal:
+        if (step.state, step.error_code, step.result_digest) != (state, code, kept.digest):
+            raise Refused(ErrorCode.TOOL_OUTCOME_CONFLICT)
+        transaction.set_rollback(True)
+        return step
+    ToolStep.LIFECYCLE.require(step.state, state)
+    mine.update(
+        state=state,
+        error_code=code,
+        result=kept.text,
+        result_digest=kept.digest,
+        result_bytes=kept.bytes,
+        finished_at=Now(),
+    )
+    return mine.get()
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedResult:
+    """What is kept of a result, and the digest and size of the whole."""
+
+    text: str
+    digest: str
+    bytes: int
+
+
+def bounded_result(result: str) -> BoundedResult:
+    """Return `result` as it can be stored: within its bound, or cut with a mark."""
+    result = storable(result)
+    size = len(result.encode())
+    text = result
+    if size > bounds.TOOL_RESULT_MAX_BYTES:
+        mark = CUT_MARK.format(bytes=size)
+        text = cut_utf8(result, bounds.TOOL_RESULT_MAX_BYTES - len(mark)) + mark
+    return BoundedResult(text, digest(result), size)
