@@ -24,6 +24,9 @@ class Conversation(models.Model):
         max_length=bounds.CLIENT_KEY_MAX_CHARS, null=True, blank=True
     )
     revision = models.BigIntegerField(default=0)
+    # the last revision that changed something else than the latest turn: a view older than
+    # this is shown the conversation anew
+    rewritten_revision = models.BigIntegerField(default=0, db_default=0)
     created_at = models.DateTimeField(db_default=Now())
     updated_at = models.DateTimeField(db_default=Now())
 

@@ -1,0 +1,354 @@
+"""What a conversation looks like right now, read in one statement.
+
+Two statements would tear: between them a turn may end, its text chunks be folded into the
+message and be gone (blank) or be there twice. A snapshot and a change therefore each come from
+one statement, and the cursor that goes with them names exactly what they show.
+
+The SQL is shared by the API, which runs it through Django, and by the live reader of
+`turns/live.py`, which runs it on a connection of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, LiteralString, cast
+
+from django.db import connection
+
+from turns.panels import panels
+from turns.schemas import (
+    ConversationShape,
+    ListedConversation,
+    MessageView,
+    TurnView,
+)
+
+SNAPSHOT_MESSAGES: Final = 50
+PAGE_MAX_MESSAGES: Final = 100
+PAGE_MAX_CONVERSATIONS: Final = 100
+# A view that missed more turns than this is shown a snapshot instead of each of them.
+MISSED_TURNS_MAX: Final = 3
+EXCERPT_CHARS: Final = 80
+# within a bigint and an integer of PostgreSQL
+CURSOR: Final = re.compile(r"\d{1,18}\.\d{1,18}\.\d{1,9}\.\d{1,9}", re.ASCII)
+
+# --- JSON of one row, over the aliases t (turn), m (message) ---
+
+LIVE_TEXT: Final[LiteralString] = """
+    (SELECT string_agg(k.text, '' ORDER BY k.seq) FROM turns_textchunk k WHERE k.turn_id = t.id)
+"""
+LIVE_SEQ: Final[LiteralString] = """
+    coalesce((SELECT max(k.seq) FROM turns_textchunk k WHERE k.turn_id = t.id), 0)
+"""
+TOOL_STEPS: Final[LiteralString] = """
+    coalesce((SELECT json_agg(json_build_object('id', x.id::text, 'kind', 'tool',
+                'name', x.name, 'state', x.state, 'error_code', nullif(x.error_code, ''))
+            ORDER BY x.sequence)
+        FROM turns_toolstep x WHERE x.turn_id = t.id), '[]'::json)
+"""
+MESSAGE: Final[LiteralString] = f"""
+    json_build_object('id', m.id::text, 'role', m.role, 'state', m.state,
+        'text', CASE WHEN m.state = 'streaming' THEN m.text || coalesce({LIVE_TEXT}, '')
+                     ELSE m.text END,
+        'seq', CASE WHEN m.state = 'streaming' THEN {LIVE_SEQ} ELSE 0 END,
+        'created_at', m.created_at, 'edited_at', m.edited_at, 'turn_id', t.id::text,
+        'error_code', CASE WHEN m.role = 'assistant' THEN nullif(t.error_code, '') END,
+        'steps', CASE WHEN m.role = 'assistant' THEN {TOOL_STEPS} ELSE '[]'::json END)
+"""
+MESSAGE_WITH_TURN: Final[LiteralString] = """
+    turns_message m
+    LEFT JOIN turns_turn asked ON m.role = 'user' AND asked.user_message_id = m.id
+    LEFT JOIN turns_turn answered
+        ON m.role = 'assistant' AND answered.assistant_message_id = m.id
+    LEFT JOIN turns_turn t ON t.id = coalesce(asked.id, answered.id)
+"""
+TURN: Final[LiteralString] = f"""
+    json_build_object('id', t.id::text, 'conversation_id', t.conversation_id::text,
+        'state', t.state, 'error_code', nullif(t.error_code, ''), 'generation', t.generation,
+        'created_at', t.created_at, 'finished_at', t.finished_at,
+        'cancel_requested', t.cancel_requested_at IS NOT NULL,
+        'usage', (SELECT r.usage FROM turns_receipt r WHERE r.turn_id = t.id),
+        'messages', (SELECT json_agg({MESSAGE} ORDER BY m.id) FROM turns_message m
+                     WHERE m.id IN (t.user_message_id, t.assistant_message_id)),
+        'steps', coalesce((SELECT json_agg(x.step ORDER BY x.provider, x.tool) FROM (
+            SELECT p.sequence AS provider, 0 AS tool,
+                json_build_object('id', p.id::text, 'kind', 'provider', 'name', p.model,
+                    'state', p.state, 'error_code', nullif(p.error_code, '')) AS step
+            FROM turns_providerstep p WHERE p.turn_id = t.id
+            UNION ALL
+            SELECT p.sequence, q.sequence,
+                json_build_object('id', q.id::text, 'kind', 'tool', 'name', q.name,
+                    'state', q.state, 'error_code', nullif(q.error_code, ''))
+            FROM turns_toolstep q JOIN turns_providerstep p ON p.id = q.provider_step_id
+            WHERE q.turn_id = t.id) x), '[]'::json))
+"""  # noqa: S608  constants
+
+# --- Statements ---
+
+# Where it says panels, `_with_panels` puts the expressions of the registered ones.
+SNAPSHOTS: Final[LiteralString] = f"""
+    SELECT s.place, json_build_object('revision', c.revision,
+        'conversation', json_build_object(
+            'id', c.id::text, 'title', c.title, 'created_at', c.created_at),
+        'turn', (SELECT {TURN} FROM turns_turn t WHERE t.conversation_id = c.id
+                 ORDER BY t.id DESC LIMIT 1),
+        'messages', (SELECT coalesce(json_agg(w.message ORDER BY w.id DESC), '[]'::json) FROM (
+            SELECT m.id, {MESSAGE} AS message FROM {MESSAGE_WITH_TURN}
+            WHERE m.conversation_id = c.id ORDER BY m.id DESC LIMIT %(limit)s) w),
+        'panels', json_build_object(/* panels */))::text
+    FROM unnest(%(conversations)s::bigint[], %(owners)s::bigint[])
+        WITH ORDINALITY AS s(conversation_id, owner_id, place)
+    JOIN turns_conversation c ON c.id = s.conversation_id AND c.owner_id = s.owner_id
+"""  # noqa: S608  constants
+# One row for each watched place that still exists. `seqs` and `texts` are what it has not seen
+# of the latest turn; `is_known` is false when its cursor names text that is not there.
+CHANGES: Final[LiteralString] = f"""
+    SELECT s.place, c.revision, c.rewritten_revision, t.id, k.seqs, k.texts,
+        s.seq = 0 OR EXISTS (SELECT FROM turns_textchunk x
+            WHERE x.turn_id = s.turn_id AND x.seq = s.seq) AS is_known,
+        CASE WHEN c.revision > s.revision THEN (
+            SELECT json_build_object('panels', json_build_object(/* panels */),
+                'turns', coalesce(json_agg(x.turn ORDER BY x.id), '[]'::json))
+            FROM (SELECT t.id, {TURN} AS turn FROM turns_turn t
+                  WHERE t.conversation_id = c.id AND t.id >= s.turn_id
+                  ORDER BY t.id DESC LIMIT %(turns)s) x)::text END
+    FROM unnest(%(conversations)s::bigint[], %(owners)s::bigint[], %(revisions)s::bigint[],
+                %(turn_ids)s::bigint[], %(seqs)s::int[])
+        WITH ORDINALITY AS s(conversation_id, owner_id, revision, turn_id, seq, place)
+    JOIN turns_conversation c ON c.id = s.conversation_id AND c.owner_id = s.owner_id
+    LEFT JOIN LATERAL (SELECT t.id, t.state FROM turns_turn t WHERE t.conversation_id = c.id
+                       ORDER BY t.id DESC LIMIT 1) t ON true
+    LEFT JOIN LATERAL (
+        SELECT array_agg(k.seq ORDER BY k.seq) AS seqs,
+            array_agg(k.text ORDER BY k.seq) AS texts
+        FROM turns_textchunk k
+        WHERE k.turn_id = t.id AND k.seq > CASE WHEN t.id = s.turn_id THEN s.seq ELSE 0 END
+    ) k ON t.state IN ('queued', 'running')
+"""  # noqa: S608  constants
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """What a view has been shown: a revision, its latest turn, and how much of that one's text.
+
+    `offset` counts the characters shown of the chunk after `seq`, for the rare chunk that needs
+    more than one frame. Clients keep a cursor as it is and hand it back.
+    """
+
+    revision: int
+    turn_id: int = 0
+    seq: int = 0
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.revision}.{self.turn_id}.{self.seq}.{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor | None:
+        """Return the cursor a client handed back, None when it is not one of ours."""
+        if CURSOR.fullmatch(text) is None:
+            return None
+        return cls(*map(int, text.split(".")))
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A place somebody looks at, on whose behalf, and what they have seen of it."""
+
+    conversation_id: int
+    owner_id: int
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A conversation as it was at one moment: its newest messages, newest first."""
+
+    revision: int
+    conversation: ConversationShape
+    turn: TurnView | None
+    messages: tuple[MessageView, ...]
+    panels: dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is new at a watched place. Empty when nothing is."""
+
+    revision: int
+    rewritten_revision: int
+    turn_id: int | None
+    chunks: tuple[tuple[int, str], ...]
+    is_known: bool
+    # None when the revision has not moved
+    turns: tuple[TurnView, ...] | None
+    panels: dict[str, list[dict[str, Any]]]
+
+
+def snapshots_statement() -> LiteralString:
+    """Return the statement of `snapshots`, the panels' parts included."""
+    return _with_panels(SNAPSHOTS)
+
+
+def changes_statement() -> LiteralString:
+    """Return the statement of `changes`, the panels' parts included."""
+    return _with_panels(CHANGES)
+
+
+def _with_panels(statement: LiteralString) -> LiteralString:
+    parts = ", ".join(f"'{p.key}', coalesce(({p.objects_sql}), '[]'::json)" for p in panels)
+    return cast(LiteralString, statement.replace("/* panels */", parts))
+
+
+def snapshots_parameters(
+    places: Iterable[tuple[int, int]], limit: int = SNAPSHOT_MESSAGES
+) -> dict[str, Any]:
+    """Return the parameters for the (conversation, owner) pairs in `places`."""
+    pairs = list(places)
+    return {
+        "conversations": [conversation_id for conversation_id, _ in pairs],
+        "owners": [owner_id for _, owner_id in pairs],
+        "limit": limit,
+    }
+
+
+def changes_parameters(watched: Sequence[Watched]) -> dict[str, Any]:
+    """Return the parameters for everything in `watched`."""
+    return {
+        "conversations": [w.conversation_id for w in watched],
+        "owners": [w.owner_id for w in watched],
+        "revisions": [w.cursor.revision for w in watched],
+        "turn_ids": [w.cursor.turn_id for w in watched],
+        "seqs": [w.cursor.seq for w in watched],
+        "turns": MISSED_TURNS_MAX + 1,
+    }
+
+
+def read_snapshots(rows: Iterable[Sequence[Any]], count: int) -> list[Snapshot | None]:
+    """Return a snapshot for each place asked for, None where there is none for its owner."""
+    found: list[Snapshot | None] = [None] * count
+    for place, text in rows:
+        value = json.loads(text)
+        found[place - 1] = Snapshot(
+            revision=value["revision"],
+            conversation=ConversationShape.model_validate(value["conversation"]),
+            turn=_turn(value["turn"]) if value["turn"] else None,
+            messages=tuple(MessageView.model_validate(m) for m in value["messages"]),
+            panels=value["panels"],
+        )
+    return found
+
+
+def read_changes(rows: Iterable[Sequence[Any]], count: int) -> list[Change | None]:
+    """Return the change at each watched place, None where nothing is left for its owner."""
+    found: list[Change | None] = [None] * count
+    for place, revision, rewritten, turn_id, seqs, texts, is_known, moved in rows:
+        value = json.loads(moved) if moved is not None else None
+        found[place - 1] = Change(
+            revision=revision,
+            rewritten_revision=rewritten,
+            turn_id=turn_id,
+            chunks=tuple(zip(seqs or (), texts or (), strict=True)),
+            is_known=is_known,
+            turns=None if value is None else tuple(_turn(t) for t in value["turns"]),
+            panels={} if value is None else value["panels"],
+        )
+    return found
+
+
+def _turn(value: dict[str, Any]) -> TurnView:
+    user, assistant = value["messages"]
+    return TurnView.model_validate(
+        {**value, "user": user, "assistant": assistant, "seq": assistant["seq"]}
+    )
+
+
+# --- Through Django ---
+
+
+def snapshot(conversation_id: int, owner_id: int) -> Snapshot | None:
+    """Return the conversation as it is now; None when this person has no such conversation."""
+    parameters = snapshots_parameters([(conversation_id, owner_id)])
+    return read_snapshots(_rows(snapshots_statement(), parameters), 1)[0]
+
+
+def turn(turn_id: int, owner_id: int) -> TurnView | None:
+    """Return the turn with its text as far as committed; None when it is not this person's."""
+    rows = _rows(
+        f"""SELECT {TURN}::text FROM turns_turn t
+            JOIN turns_conversation c ON c.id = t.conversation_id
+            WHERE t.id = %(turn)s AND c.owner_id = %(owner)s""",  # noqa: S608  constants
+        {"turn": turn_id, "owner": owner_id},
+    )
+    return _turn(json.loads(rows[0][0])) if rows else None
+
+
+def message(message_id: int, owner_id: int) -> MessageView | None:
+    """Return the message; None when it is not in one of this person's conversations."""
+    rows = _rows(
+        f"""SELECT {MESSAGE}::text FROM {MESSAGE_WITH_TURN}
+            JOIN turns_conversation c ON c.id = m.conversation_id
+            WHERE m.id = %(message)s AND c.owner_id = %(owner)s""",  # noqa: S608  constants
+        {"message": message_id, "owner": owner_id},
+    )
+    return MessageView.model_validate_json(rows[0][0]) if rows else None
+
+
+def messages(
+    conversation_id: int, owner_id: int, *, before: int | None = None, limit: int
+) -> list[MessageView] | None:
+    """Return up to `limit` messages older than `before`, newest first; None when not theirs."""
+    rows = _rows(
+        f"""SELECT (SELECT coalesce(json_agg(w.message ORDER BY w.id DESC), '[]'::json) FROM (
+                SELECT m.id, {MESSAGE} AS message FROM {MESSAGE_WITH_TURN}
+                WHERE m.conversation_id = c.id
+                    AND (%(before)s::bigint IS NULL OR m.id < %(before)s::bigint)
+                ORDER BY m.id DESC LIMIT %(limit)s) w)::text
+            FROM turns_conversation c WHERE c.id = %(conversation)s AND c.owner_id = %(owner)s
+        """,  # noqa: S608  constants
+        {
+            "conversation": conversation_id,
+            "owner": owner_id,
+            "before": before,
+            "limit": limit,
+        },
+    )
+    if not rows:
+        return None
+    return [MessageView.model_validate(value) for value in json.loads(rows[0][0])]
+
+
+def conversations(
+    owner_id: int, *, before: tuple[str, int] | None = None, limit: int
+) -> list[tuple[ListedConversation, str]]:
+    """Return the person's conversations, the last active first, each with its `updated_at`."""
+    rows = _rows(
+        """SELECT json_build_object('id', c.id::text, 'title', c.title,
+                'created_at', c.created_at,
+                'excerpt', coalesce((SELECT left(m.text, %(excerpt)s) FROM turns_message m
+                    WHERE m.conversation_id = c.id ORDER BY m.id LIMIT 1), ''),
+                'active', EXISTS (SELECT FROM turns_turn t WHERE t.conversation_id = c.id
+                    AND t.state IN ('queued', 'running')))::text,
+            c.updated_at::text
+        FROM turns_conversation c
+        WHERE c.owner_id = %(owner)s AND (%(updated)s::timestamptz IS NULL
+            OR (c.updated_at, c.id) < (%(updated)s::timestamptz, %(id)s::bigint))
+        ORDER BY c.updated_at DESC, c.id DESC LIMIT %(limit)s""",
+        {
+            "owner": owner_id,
+            "updated": before[0] if before else None,
+            "id": before[1] if before else None,
+            "limit": limit,
+            "excerpt": EXCERPT_CHARS,
+        },
+    )
+    return [(ListedConversation.model_validate_json(text), updated) for text, updated in rows]
+
+
+def _rows(statement: LiteralString, parameters: dict[str, Any]) -> list[Sequence[Any]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchall()
