@@ -6,11 +6,15 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import django_stubs_ext
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
 from config.embedded.paths import Home
 from config.embedded.secrets import secret
+
+# `ModelAdmin[Turn]` and the like, which strict typing asks for, work at run time as well.
+django_stubs_ext.monkeypatch()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()

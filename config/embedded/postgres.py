@@ -28,6 +28,7 @@ from config.embedded.paths import ROOT_STATE
 
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 15.0
+LEFTOVER_SECONDS: Final = 3.0
 ROLE: Final = "holdfast"
 UNPRIVILEGED: Final = "nobody"
 
@@ -193,12 +194,26 @@ class Postgres:
         """
         if not (self.data / "postmaster.pid").exists():
             return
+        # A server whose supervisor was just killed is shutting down by itself.
+        self._wait_for_leftovers(LEFTOVER_SECONDS)
+        for pid in self._server_pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._wait_for_leftovers(LEFTOVER_SECONDS)
+
+    def _wait_for_leftovers(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self._server_pids() and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def _server_pids(self) -> list[int]:
+        found = []
         for process in Path("/proc").iterdir():
-            if not process.name.isdigit():
-                continue
-            with contextlib.suppress(OSError):
-                if (process / "cwd").readlink() == self.data:
-                    os.kill(int(process.name), signal.SIGKILL)
+            if process.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if (process / "cwd").readlink() == self.data:
+                        found.append(int(process.name))
+        return found
 
 
 def _account() -> Account | None:

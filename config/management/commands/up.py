@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError
 
 from config.embedded.postgres import PostgresUnavailable
 from config.embedded.stack import Address, Stack, only_one
@@ -48,6 +49,8 @@ class Command(BaseCommand):
                     stack.stopped()
         except (StartFailed, PostgresUnavailable) as failure:
             raise CommandError(str(failure)) from None
+        except OperationalError as failure:
+            raise CommandError(f"the database does not answer ({type(failure).__name__})") from None
         except KeyboardInterrupt:
             self.stderr.write("Stopped before everything was up.")
 

@@ -1,0 +1,18 @@
+"""Waiting for something to become true. The time limit only turns a hang into a failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+LOOK_SECONDS: Final = 0.02
+
+
+def wait_until(happened: Callable[[], object], what: str, *, seconds: float = 30.0) -> None:
+    """Return when `happened()` is true; fail naming `what` when it is not in time."""
+    end = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(LOOK_SECONDS)
