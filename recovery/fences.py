@@ -35,13 +35,14 @@ def marked(generation: int) -> CombinedExpression:
     a cancel and a sweep never disturb each other's count.
     """
     counted = (F("write_mark") + 1).bitand(WRITE_COUNT_MASK)
-    return CombinedExpression.bitor(counted, generation << GENERATION_SHIFT_BITS)
+    return counted.bitor(generation << GENERATION_SHIFT_BITS)
 
 
 def marked_by_row() -> CombinedExpression:
     """Return the mark of one more write by a lock holder that owns nothing (cancel, sweep)."""
     generation = Cast(F("generation"), BigIntegerField()).bitleftshift(GENERATION_SHIFT_BITS)
-    return CombinedExpression.bitor(generation, (F("write_mark") + 1).bitand(WRITE_COUNT_MASK))
+    counted = (F("write_mark") + 1).bitand(WRITE_COUNT_MASK)
+    return CombinedExpression(generation, CombinedExpression.BITOR, counted)
 
 
 def claimed_mark(generation: int) -> int:

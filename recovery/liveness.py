@@ -85,10 +85,11 @@ _BURY: Final = f"""
                 AND clock_timestamp())
     RETURNING r.id, r.role, r.stop_reason
 """  # noqa: S608
-_SUSPECTS: Final = """
-    SELECT count(*) FROM recovery_runtime WHERE stopped_at IS NULL
-        AND (lock_missing_since IS NOT NULL OR lease_expires_at < clock_timestamp())
-"""
+_IN_DOUBT: Final = f"""
+    WITH {_HELD_LOCKS}
+    SELECT count(*) FROM recovery_runtime AS r WHERE r.stopped_at IS NULL
+        AND (r.lease_expires_at < clock_timestamp() OR {_LOCK_IS_MISSING})
+"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,12 @@ def keep_pulse(*, elect: bool = False) -> bool:
         return cursor.fetchone() is not None
 
 
+def record_sweep() -> None:
+    """Record that a pass over everything has ended; the system check looks at it."""
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE recovery_pulse SET swept_at = clock_timestamp()")
+
+
 def bury(
     *,
     elect: bool = False,
@@ -155,7 +162,7 @@ def _bury_in_doubt(wait: Callable[[float], object]) -> list[UUID]:
         settings.HOLDFAST_LEASE_SECONDS + bounds.LOCK_GRACE_SECONDS + PATIENCE_MARGIN_SECONDS
     )
     end = time.monotonic() + patience
-    while time.monotonic() < end and _in_doubt():
+    while time.monotonic() < end and in_doubt_count():
         wait(bounds.LOCK_GRACE_SECONDS / 2)
         keep_pulse()
         _look()
@@ -163,10 +170,12 @@ def _bury_in_doubt(wait: Callable[[float], object]) -> list[UUID]:
     return buried
 
 
-def _in_doubt() -> bool:
+def in_doubt_count() -> int:
+    """Return how many runtimes look dead at this moment. Changes nothing."""
     with connection.cursor() as cursor:
-        cursor.execute(_SUSPECTS)
-        return bool(cursor.fetchone()[0])
+        cursor.execute(_IN_DOUBT)
+        (count,) = cursor.fetchone()
+        return int(count)
 
 
 def _look() -> set[UUID]:

@@ -72,6 +72,7 @@ TRANSIENT_SQLSTATES: Final = frozenset({"40P01", "40001"})  # deadlock, serialis
 # Lost, out of resources, shut down: the database is away, and no row is to blame.
 AWAY_SQLSTATES: Final = ("08", "53", "57P")
 TRANSIENT_ATTEMPTS: Final = 4
+LOCKED_PAUSE_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ class Recovery(ABC):
         report = RecoveryReport(self.kind)
         with transaction.atomic(durable=True):  # refuses to run inside another transaction
             past = set(failures.held_back(self.kind))
+        locked: list[Orphan] = []
         while limit is None or report.examined < limit:
             size = (
                 self.batch_rows
@@ -152,13 +154,15 @@ class Recovery(ABC):
                 for orphan in page:
                     report.show(orphan, *self.intention(orphan))
             elif page:
-                self._settle_batch(page, report)
+                locked += self._settle_batch(page, report)
                 liveness.keep_pulse()
             # Settled rows fall out of the next page by themselves; the others must not come
             # again.
             past.update(orphan.pk for orphan in page)
             if len(page) < size:
                 break
+        if locked:
+            self._settle_locked(locked, report)
         if limit is None and not dry_run:
             failures.forget_settled(self.kind, unsettled=self._unsettled(report))
         report.duration_ms = round((time.monotonic() - started) * 1000)
@@ -170,32 +174,39 @@ class Recovery(ABC):
     def _unsettled(report: RecoveryReport) -> list[int]:
         return [int(row["id"]) for row in report.rows if row["action"] in {"skipped", "failed"}]
 
-    def _settle_batch(self, batch: Sequence[Orphan], report: RecoveryReport) -> None:
-        """Settle `batch` in one transaction; on an error split it until a row stands alone."""
+    def _settle_locked(self, locked: Sequence[Orphan], report: RecoveryReport) -> None:
+        """Give rows another session had locked a second chance, then report them as skipped."""
+        time.sleep(LOCKED_PAUSE_SECONDS)
+        skipped = self._settle_batch(locked, report)
+        for orphan in skipped:
+            report.note(orphan, "skipped")
+        failures.record_skips(self.kind, [orphan.pk for orphan in skipped])
+
+    def _settle_batch(self, batch: Sequence[Orphan], report: RecoveryReport) -> list[Orphan]:
+        """Settle `batch` in one transaction, split on an error; return those found locked."""
         try:
-            settled, redispatched, skipped = self._settle_retrying(batch)
+            settled, redispatched, locked = self._settle_retrying(batch)
         except Exception as error:
-            if _connection_is_lost(error):
+            if _database_is_away(error):
                 raise
             if len(batch) > 1:
                 half = len(batch) // 2
-                self._settle_batch(batch[:half], report)
-                self._settle_batch(batch[half:], report)
-            else:
-                code = failures.record_failure(self.kind, batch[0].pk, error)
-                report.note(batch[0], "failed", code.value)
-            return
+                return [
+                    *self._settle_batch(batch[:half], report),
+                    *self._settle_batch(batch[half:], report),
+                ]
+            code = failures.record_failure(self.kind, batch[0].pk, error)
+            report.note(batch[0], "failed", code.value)
+            return []
         for done in settled:
             report.note(done.orphan, done.action.value, done.error_code)
         for orphan in redispatched:
             report.note(orphan, Action.REDISPATCHED.value)
-        for orphan in skipped:
-            report.note(orphan, "skipped")
-        failures.record_skips(self.kind, [orphan.pk for orphan in skipped])
         if settled:
             self._hint("publish", settled)
         if redispatched:
             self._hint("dispatch", [orphan.pk for orphan in redispatched])
+        return locked
 
     def _settle_retrying(
         self, batch: Sequence[Orphan]
@@ -264,7 +275,7 @@ def _sqlstate(error: BaseException) -> str | None:
     return cause.sqlstate if cause else None
 
 
-def _connection_is_lost(error: BaseException) -> bool:
+def _database_is_away(error: BaseException) -> bool:
     """True when the database is away, so that no row is to blame."""
     cause = database_cause(error)
     if cause is None:

@@ -105,7 +105,7 @@ def child_fence(
         level=pgtrigger.Statement,
         when=pgtrigger.After,
         operation=pgtrigger.Insert,
-        referencing=pgtrigger.Referencing(new="fresh"),
+        referencing=pgtrigger.Referencing(new="fresh"),  # type: ignore[no-untyped-call]
         declare=[("presented", "bigint"), ("held", "bigint")],
         func=f"""
             SELECT count(*) INTO presented

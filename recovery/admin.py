@@ -1,0 +1,107 @@
+"""The operator's view of runtimes and of what recovery did. Looking only, and one verb."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.contrib import admin, messages
+from django.db import models
+from django.http import HttpRequest
+
+from recovery.models import Pulse, RecoveryEvent, RecoveryFailure, Runtime
+from recovery.sweep import sweep
+
+if TYPE_CHECKING:  # generic for the type checker alone
+    _ModelAdmin = admin.ModelAdmin[Any]
+else:
+    _ModelAdmin = admin.ModelAdmin
+
+
+class ReadOnly:
+    """Nothing is added, changed or deleted through the admin."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Rows are admitted by the product alone."""
+        del request, obj
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A row changes through its transitions alone."""
+        del request, obj
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A row goes through erasure and retention alone."""
+        del request, obj
+        return False
+
+
+class InspectionAdmin(ReadOnly, _ModelAdmin):
+    """Base of every admin here: read-only, newest first, cheap on large tables.
+
+    A subclass lists `run_recovery` among its `actions` to offer the sweep.
+    """
+
+    list_per_page = 50
+    show_full_result_count = False
+    ordering: ClassVar[tuple[str, ...]] = ("-pk",)
+
+    @admin.action(description="Run recovery now (all kinds)", permissions=["run_recovery"])
+    def run_recovery(self, request: HttpRequest, queryset: models.QuerySet[Any]) -> None:
+        """Do what the sweep and the commands do, whatever rows were ticked."""
+        del queryset
+        for report in sweep().values():
+            level = messages.SUCCESS if report.all_settled else messages.WARNING
+            counts = ", ".join(
+                f"{value} {name}"
+                for name, value in report.counts().items()
+                if name not in {"kind", "duration_ms"}
+            )
+            self.message_user(request, f"{report.kind}: {counts}", level)
+
+    def has_run_recovery_permission(self, request: HttpRequest) -> bool:
+        """Recovery is for those who were given it."""
+        return request.user.has_perm("recovery.run_recovery")
+
+
+@admin.register(Runtime)
+class RuntimeAdmin(InspectionAdmin):
+    """Who is alive, and how the others ended."""
+
+    list_display = (
+        "id", "role", "host", "pid", "started_at", "renewed_at", "lease_expires_at",
+        "stopped_at", "stop_reason",
+    )  # fmt: skip
+    list_filter = ("role", "stop_reason")
+    ordering = ("-started_at", "pk")
+    actions = ("run_recovery",)
+
+
+@admin.register(Pulse)
+class PulseAdmin(InspectionAdmin):
+    """When the database was last seen, and when the last sweep ended."""
+
+    list_display = ("last_at", "unbroken_since", "swept_at")
+
+
+@admin.register(RecoveryEvent)
+class RecoveryEventAdmin(InspectionAdmin):
+    """What recovery did, row by row."""
+
+    list_display = (
+        "created_at", "kind", "row_id", "cause", "action", "error_code", "generation", "owner",
+    )  # fmt: skip
+    list_filter = ("kind", "cause", "action")
+    search_fields = ("=row_id",)
+
+
+@admin.register(RecoveryFailure)
+class RecoveryFailureAdmin(InspectionAdmin):
+    """What recovery could not do yet, and when it tries again."""
+
+    list_display = (
+        "kind", "row_id", "error_code", "reason", "failed_count", "skipped_count", "last_at",
+        "next_retry_at",
+    )  # fmt: skip
+    list_filter = ("kind", "error_code")
+    actions = ("run_recovery",)

@@ -1,0 +1,92 @@
+"""The base of `recover_turns` and its siblings."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, ClassVar, Final
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from recovery import liveness, runner
+from recovery.reports import RecoveryReport
+from recovery.sweep import sweep
+
+EXIT_UNSETTLED: Final = 1
+EXIT_USAGE: Final = 2
+
+
+class RecoverCommand(BaseCommand):
+    """Recovers one kind of row now, by the same function as the periodic sweep."""
+
+    kind: ClassVar[str]
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the options shared by all recover commands."""
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show the orphans there are, change nothing"
+        )
+        parser.add_argument(
+            "--limit", type=int, metavar="ROWS", help="at most so many rows (default: all)"
+        )
+        parser.add_argument("--json", action="store_true", help="print one JSON object a pass")
+        parser.add_argument(
+            "--watch",
+            action="store_true",
+            help="go on, one pass every HOLDFAST_SWEEP_SECONDS (default: 1), until Ctrl-C; "
+            "passes without a candidate print nothing",
+        )
+
+    def handle(self, *_args: object, **options: Any) -> None:
+        """Run one pass, or one after another; exit 1 when the last left a candidate."""
+        limit: int | None = options["limit"]
+        if limit is not None and limit < 1:
+            raise CommandError("--limit takes a number of rows from 1", returncode=EXIT_USAGE)
+        if self.kind not in runner.registered():
+            raise CommandError(f"nothing recovers {self.kind} here", returncode=EXIT_USAGE)
+        report = self._pass(options)
+        self._show(report, options)
+        try:
+            while options["watch"]:
+                time.sleep(settings.HOLDFAST_SWEEP_SECONDS)
+                report = self._pass(options)
+                if report.examined:
+                    self._show(report, options)
+        except KeyboardInterrupt:
+            pass
+        if not report.all_settled:
+            raise SystemExit(EXIT_UNSETTLED)
+
+    def _pass(self, options: dict[str, Any]) -> RecoveryReport:
+        reports = sweep(
+            options["limit"], kinds=[self.kind], dry_run=options["dry_run"], patient=True
+        )
+        return reports[self.kind]
+
+    def _show(self, report: RecoveryReport, options: dict[str, Any]) -> None:
+        if options["json"]:
+            self.stdout.write(json.dumps(report.as_dict()))
+        else:
+            for row in report.rows:
+                self.stdout.write(
+                    f"{row['id']}  {row['cause']}  {row['action']}  {row['error_code'] or '-'}"
+                )
+            self.stdout.write(_sentence(report, dry_run=options["dry_run"]))
+        if options["dry_run"] and (in_doubt := liveness.in_doubt_count()):
+            self.stderr.write(
+                f"{in_doubt} runtimes look dead and are not buried by a dry run; "
+                "what they own is not listed."
+            )
+
+
+def _sentence(report: RecoveryReport, *, dry_run: bool) -> str:
+    if dry_run:
+        return f"{report.examined} {report.kind} would be taken up; nothing was changed."
+    return (
+        f"{report.examined} {report.kind} examined: {report.adopted} adopted, "
+        f"{report.interrupted} interrupted, {report.redispatched} dispatched again, "
+        f"{report.skipped} locked by others, {report.failed} failed, "
+        f"in {report.duration_ms} ms."
+    )

@@ -1,0 +1,325 @@
+"""Keeping this process alive in the eyes of the database, and stopping it when it is not.
+
+A `RuntimeKeeper` has a thread and a database session of its own. The session holds an
+advisory lock under a key drawn fresh for it, so the death of the process shows at once; the
+lease, renewed each second on the database's clock, covers what the lock does not (a lost
+host, a frozen process).
+
+    registering -> living -> stopped
+                     | ^
+         refused     v |  registers anew
+                    fenced
+
+A renewal asks only whether the runtime was buried, not whether its lease is still good: after
+an outage everybody's lease is over, and nobody is dead. A refused renewal means buried: the
+process lets go of all it runs (`on_fenced`), and registers anew under another id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import psycopg
+import structlog
+from django.conf import settings
+from django.db import connections as databases
+
+from recovery import bounds, hosts
+from recovery.connections import application_name, name_sessions
+from recovery.errors import StaleFence
+from recovery.models import ROLE_MAX_CHARS, Runtime
+from recovery.redaction import describe
+
+log = structlog.get_logger(__name__)
+
+START_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 5.0
+CONNECT_SECONDS: Final = 5
+RECONNECT_MIN_SECONDS: Final = 0.05
+RECONNECT_MAX_SECONDS: Final = 1.0
+# While the loop's tick is too old, look often: the lease may have little left when it ticks
+# again.
+STALE_LOOP_POLL_SECONDS: Final = 0.1
+
+_DRAW_KEY: Final = "SELECT nextval('recovery_runtime_lock_key')"
+# Other software in this database may hold the key by chance: then draw again, never wait for
+# it.
+_TRY_LOCK: Final = "SELECT pg_try_advisory_lock(%s)"
+_REGISTER: Final = """
+    INSERT INTO recovery_runtime (id, role, host_id, host, pid, boot_id, lock_key,
+        lock_backend_pid, started_at, renewed_at, lease_expires_at, stop_reason)
+    SELECT %(id)s, %(role)s, %(host_id)s, %(host)s, %(pid)s, %(boot_id)s, %(lock_key)s,
+        %(backend)s, n, n, n + make_interval(secs => %(lease)s), '' FROM clock_timestamp() AS n
+    ON CONFLICT (id) DO NOTHING
+"""
+_RENEW: Final = """
+    UPDATE recovery_runtime SET renewed_at = clock_timestamp(),
+        lease_expires_at = clock_timestamp() + make_interval(secs => %(lease)s),
+        lock_key = %(lock_key)s, lock_backend_pid = %(backend)s, lock_missing_since = NULL
+    WHERE id = %(id)s AND stopped_at IS NULL
+"""
+_STOP: Final = """
+    UPDATE recovery_runtime SET stopped_at = clock_timestamp(), stop_reason = %(reason)s
+    WHERE id = %(id)s AND stopped_at IS NULL
+"""
+
+_current: RuntimeKeeper | None = None
+
+
+def current_runtime_id() -> UUID | None:
+    """Return the id under which this process may claim now; None while it has none."""
+    return _current.runtime_id if _current else None
+
+
+class RuntimeKeeper:
+    """Registers this process as a runtime and keeps the registration alive until `stop`.
+
+    `on_fenced(old_id)` is called in the keeper's thread when this runtime turns out to be
+    buried. It must make the process let go of everything it runs and return soon; nothing
+    that the old id claimed can be written any more.
+    """
+
+    def __init__(
+        self, role: str, *, on_fenced: Callable[[UUID], None], watch_loop: bool = True
+    ) -> None:
+        if not (role.isalpha() and role.islower() and len(role) <= ROLE_MAX_CHARS):
+            raise ValueError("a role is a short lower-case word")
+        self._role = role
+        self._on_fenced = on_fenced
+        self._watch_loop = watch_loop
+        self._runtime_id: UUID | None = None
+        self._ticked_at = time.monotonic()
+        self._registered = threading.Event()
+        self._stopping = threading.Event()
+        self._session: psycopg.Connection[Any] | None = None
+        self._lock_key: int | None = None
+        self._wake_reader, self._wake_writer = os.pipe()
+        self._thread = threading.Thread(target=self._keep, name="runtime-keeper", daemon=True)
+
+    @property
+    def runtime_id(self) -> UUID | None:
+        """The id under which this process may claim now; None while it has none."""
+        return self._runtime_id
+
+    @property
+    def id(self) -> UUID:
+        """The id under which this process may claim now.
+
+        Raises:
+            StaleFence: it has none: it is fenced and has not registered anew, or has stopped.
+        """
+        if self._runtime_id is None:
+            raise StaleFence
+        return self._runtime_id
+
+    def start(self, *, timeout_seconds: float = START_SECONDS) -> None:
+        """Return when the runtime's row is committed.
+
+        Raises:
+            TimeoutError: the database did not take it in time. Nothing keeps trying.
+        """
+        global _current  # noqa: PLW0603 - one process, one runtime
+        self._ticked_at = time.monotonic()
+        _current = self
+        self._thread.start()
+        if not self._registered.wait(timeout_seconds):
+            self.stop()
+            raise TimeoutError("no runtime could be registered")
+
+    def beat_loop(self) -> None:
+        """Say that the event loop turns. Call it every half second from the loop itself."""
+        self._ticked_at = time.monotonic()
+
+    def stop(self) -> None:
+        """End the runtime; return when its end is committed or the database stays away for 5 s.
+
+        Call it last: whatever the runtime still owns is orphaned from here on. Again does
+        nothing.
+        """
+        global _current  # noqa: PLW0603
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        os.write(self._wake_writer, b"x")
+        self._thread.join(STOP_SECONDS + CONNECT_SECONDS)
+        if _current is self:
+            _current = None
+
+    # --- the keeper's thread ------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        runtime_id = uuid4()
+        pause = RECONNECT_MIN_SECONDS
+        while not self._stopping.is_set():
+            try:
+                runtime_id = self._step(runtime_id)
+                pause = RECONNECT_MIN_SECONDS
+                self._await_next()
+            except Exception as error:  # noqa: BLE001 - without its keeper the process is dead
+                log.warning("runtime.session_failed", reason=describe(error))
+                if self._runtime_id is None:
+                    # Whether the row was committed is unknown; without a lock it is buried
+                    # soon.
+                    runtime_id = uuid4()
+                    self._close()
+                if self._is_lost():
+                    self._close()
+                    self._stopping.wait(random.uniform(0.5, 1.0) * pause)  # noqa: S311 - spread
+                    pause = min(2 * pause, RECONNECT_MAX_SECONDS)
+        self._end(runtime_id)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+
+    def _step(self, runtime_id: UUID) -> UUID:
+        """Register or renew; return the id that holds afterwards."""
+        if (
+            self._runtime_id is not None
+            and self._session is not None
+            and not self._loop_turns()
+        ):
+            return runtime_id
+        if self._session is None:
+            self._open(runtime_id)
+        if self._runtime_id is not None and not self._renew(runtime_id):
+            runtime_id = self._fence(runtime_id)
+            self._open(runtime_id)
+        if self._runtime_id is None:
+            self._register(runtime_id)
+        return runtime_id
+
+    def _open(self, runtime_id: UUID) -> None:
+        """Open a session of our own and take a lock under a key nobody else has."""
+        name = application_name(self._role, runtime_id)
+        self._session = psycopg.connect(**_session_parameters(name))
+        self._lock_key = None
+        while settings.HOLDFAST_LIVENESS == "lock":
+            (key,) = self._value(_DRAW_KEY)
+            if self._value(_TRY_LOCK, [key]) == (True,):
+                self._lock_key = key
+                break
+
+    def _register(self, runtime_id: UUID) -> None:
+        self._execute(_REGISTER, self._facts(runtime_id))
+        name_sessions(application_name(self._role, runtime_id))
+        self._runtime_id = runtime_id
+        self._registered.set()
+        log.info("runtime.registered", runtime_id=runtime_id, role=self._role)
+
+    def _renew(self, runtime_id: UUID) -> bool:
+        """Renew the lease; return False when the runtime has been buried."""
+        return self._execute(_RENEW, self._facts(runtime_id)) == 1
+
+    def _fence(self, runtime_id: UUID) -> UUID:
+        """Let go of everything the buried runtime ran; return the id to register next."""
+        self._runtime_id = None
+        log.warning("runtime.fenced", runtime_id=runtime_id, role=self._role)
+        try:
+            self._on_fenced(runtime_id)
+        except Exception as error:
+            log.error("runtime.fencing_failed", reason=describe(error), exc_info=error)
+        # The session carries the old name, and a burial may end it at any moment.
+        self._close()
+        return uuid4()
+
+    def _end(self, runtime_id: UUID) -> None:
+        """Make the end durable, the last thing done here. The lock goes with the session."""
+        ending, self._runtime_id = self._runtime_id, None
+        deadline = time.monotonic() + STOP_SECONDS
+        while ending is not None and time.monotonic() < deadline:
+            try:
+                if self._session is None:
+                    self._open(runtime_id)
+                reason = Runtime.StopReason.RUNTIME_STOPPED.value
+                self._execute(_STOP, {"id": runtime_id, "reason": reason})
+                ending = None
+            except psycopg.Error as error:
+                log.warning("runtime.session_failed", reason=describe(error))
+                self._close()
+                time.sleep(RECONNECT_MIN_SECONDS)
+        self._close()
+
+    def _loop_turns(self) -> bool:
+        if not self._watch_loop:
+            return True
+        return time.monotonic() - self._ticked_at < bounds.LOOP_TICK_MAX_AGE_SECONDS
+
+    def _await_next(self) -> None:
+        """Wait for the next renewal; notice at once a lost session or a stop."""
+        assert self._session is not None  # noqa: S101 - opened before
+        pgconn = self._session.pgconn
+        seconds = bounds.RENEW_SECONDS if self._loop_turns() else STALE_LOOP_POLL_SECONDS
+        end = time.monotonic() + seconds
+        events = (
+            select.poll()
+        )  # select() refuses descriptors past 1023, which busy workers have
+        events.register(pgconn.socket, select.POLLIN)
+        events.register(self._wake_reader, select.POLLIN)
+        while (left := end - time.monotonic()) > 0 and not self._stopping.is_set():
+            if any(descriptor == pgconn.socket for descriptor, _ in events.poll(left * 1000)):
+                pgconn.consume_input()  # raises when the other side is gone
+                if pgconn.status != psycopg.pq.ConnStatus.OK:
+                    raise psycopg.OperationalError
+
+    def _facts(self, runtime_id: UUID) -> dict[str, Any]:
+        assert self._session is not None  # noqa: S101 - opened by the caller
+        return {
+            "id": runtime_id,
+            "role": self._role,
+            "host_id": hosts.host_id(),
+            "host": hosts.host_name(),
+            "pid": os.getpid(),
+            "boot_id": hosts.boot_id(),
+            "lock_key": self._lock_key,
+            "backend": self._session.info.backend_pid if self._lock_key is not None else None,
+            "lease": float(settings.HOLDFAST_LEASE_SECONDS),
+        }
+
+    def _value(self, statement: str, values: list[Any] | None = None) -> tuple[Any, ...]:
+        assert self._session is not None  # noqa: S101 - opened by the caller
+        row = self._session.execute(statement, values).fetchone()
+        assert row is not None  # noqa: S101 - one row by construction
+        return tuple(row)
+
+    def _execute(self, statement: str, values: dict[str, Any]) -> int:
+        assert self._session is not None  # noqa: S101 - opened by the caller
+        return self._session.execute(statement, values).rowcount
+
+    def _is_lost(self) -> bool:
+        session = self._session
+        return session is None or session.pgconn.status != psycopg.pq.ConnStatus.OK
+
+    def _close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(psycopg.Error):
+                session.close()
+
+
+def _session_parameters(name: str) -> dict[str, Any]:
+    """Return how the keeper connects: directly, as itself, and never waiting for long."""
+    own = {
+        "application_name": name,
+        "autocommit": True,
+        "connect_timeout": CONNECT_SECONDS,
+        "keepalives": 1,
+        "keepalives_idle": 3,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 5_000,
+        "prepare_threshold": None,
+        "options": "-c statement_timeout=5s -c lock_timeout=5s "
+        "-c idle_in_transaction_session_timeout=5s -c idle_session_timeout=0",
+    }
+    if settings.DIRECT_DATABASE_URL:
+        return {"conninfo": settings.DIRECT_DATABASE_URL, **own}
+    described = databases["default"].get_connection_params()
+    wanted = {"dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "service"}
+    return {**{key: value for key, value in described.items() if key in wanted}, **own}
