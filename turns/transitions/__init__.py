@@ -13,6 +13,12 @@ from turns.transitions.admission import Admission, admit_turn
 from turns.transitions.cancelling import request_cancel
 from turns.transitions.claims import claim_turn
 from turns.transitions.conversations import create_conversation
+from turns.transitions.editing import (
+    delete_conversation,
+    delete_message,
+    edit_message,
+    rename_conversation,
+)
 from turns.transitions.endings import finish_turn, interrupt_own_turns, interrupt_turns
 from turns.transitions.locks import CancelRequested
 from turns.transitions.provider_steps import (
@@ -41,11 +47,15 @@ __all__ = [
     "claim_under",
     "complete_provider_step",
     "create_conversation",
+    "delete_conversation",
+    "delete_message",
+    "edit_message",
     "finish_tool_step",
     "finish_turn",
     "interrupt_own_turns",
     "interrupt_turns",
     "provider_step_at",
+    "rename_conversation",
     "request_cancel",
     "start_provider_step",
     "start_tool_step",
