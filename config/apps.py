@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class ConfigConfig(AppConfig):
-    """Loads the Celery application with Django, so that every process sends to the same broker."""
+    """Loads the Celery application with Django: every process sends to the same broker."""
 
     name = "config"
 

@@ -1,14 +1,14 @@
 """A Celery broker made of files, for one machine: what the embedded stack uses for its hints.
 
-kombu's own filesystem transport writes a message under its final name, so a reader can take it half
-written, and a torn message ends the worker. Here a message is written aside and appears in one step; a
-reader takes it in one step; whatever does not parse is dropped. Losing a hint costs a sweep, no more.
+kombu's own filesystem transport writes a message under its final name, so a reader can take it
+half written, and a torn message ends the worker. Here a message is written aside and appears in
+one step; a reader takes it in one step; whatever does not parse is dropped. Losing a hint costs
+a sweep, no more.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections import deque
@@ -28,15 +28,16 @@ MESSAGE: Final = ".msg"
 class Channel(virtual.Channel):
     """Messages of all queues in one folder, named `<time>_<unique>.<queue>.msg`.
 
-    Every queue hangs on the direct exchange of its own name, which is how Celery declares its default
-    queue; so there are no bindings to store, and none that another process could miss.
+    Every queue hangs on the direct exchange of its own name, which is how Celery declares its
+    default queue; so there are no bindings to store, and none that another process could miss.
     """
 
     supports_fanout = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._folder = Path(self.connection.client.transport_options["folder"])
+        client = self.connection.client
+        self._folder = Path(client.transport_options["folder"])  # type: ignore[union-attr,index]
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._listed: dict[str, deque[str]] = {}
 
@@ -45,13 +46,16 @@ class Channel(virtual.Channel):
         return [(exchange, "", exchange)]
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        del pattern
         if not exchange == routing_key == queue:
-            raise NotImplementedError("the file broker knows direct exchanges named like their queue")
+            raise NotImplementedError(
+                "the file broker knows direct exchanges named like their queue"
+            )
 
-    def _put(self, queue: str, payload: dict[str, Any], **_: Any) -> None:
+    def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
         name = f"{time.time_ns():020d}_{uuid.uuid4().hex}"
         partial = self._folder / f"{name}.partial"
-        partial.write_text(json.dumps(payload))
+        partial.write_text(json.dumps(message))
         partial.replace(self._folder / f"{name}.{queue}{MESSAGE}")
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
@@ -70,7 +74,7 @@ class Channel(virtual.Channel):
         return listed.popleft()
 
     def _take(self, name: str) -> dict[str, Any] | None:
-        """Return the message, now ours alone; None when another reader was faster or it is torn."""
+        """Return the message, now ours alone; None when it is torn or another took it."""
         taken = self._folder / f"{name}.taken"
         try:
             (self._folder / name).rename(taken)
@@ -85,7 +89,11 @@ class Channel(virtual.Channel):
 
     def _names(self, queue: str) -> list[str]:
         ending = f"{queue}{MESSAGE}"
-        return sorted(name for name in os.listdir(self._folder) if name.partition(".")[2] == ending)
+        return sorted(
+            path.name
+            for path in self._folder.iterdir()
+            if path.name.partition(".")[2] == ending
+        )
 
     def _size(self, queue: str) -> int:
         return len(self._names(queue))
@@ -130,7 +138,7 @@ def register() -> None:
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove what killed writers and readers left; for a time when no other process is running."""
+    """Remove what killed writers and readers left. Call it while no other process runs."""
     for pattern in ("*.partial", "*.taken"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The Celery application. Its messages are hints: ids only, acknowledged early, free to be lost."""
+"""The Celery application. Its messages are hints: ids only, and free to be lost."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _contain(**_: object) -> None:
 
 @worker_ready.connect
 def _start_beat(**_: object) -> None:
-    """Run beat as a thread of the only worker. `celery worker -B` would fork a child that survives it."""
+    """Run beat as a thread of the embedded worker: `-B` forks a child that survives it."""
     global _beat  # noqa: PLW0603 - one worker, one beat
     if os.environ.get("HOLDFAST_BEAT") == "thread":
-        _beat = EmbeddedService(app, thread=True)
+        _beat = EmbeddedService(app, thread=True, scheduler_cls=app.conf.beat_scheduler)
         _beat.start()
     tell_ready()
 

@@ -1,7 +1,7 @@
 """A Channels layer on PostgreSQL's LISTEN and NOTIFY, for hints of the embedded stack.
 
-A hint is small and may be lost: readers poll slowly all the same. It travels on connections of its own,
-after the data's commit, and never in the data's transaction.
+A hint is small and may be lost: readers poll slowly all the same. It travels on connections of
+its own, after the data's commit, and never in the data's transaction.
 """
 
 from __future__ import annotations
@@ -32,15 +32,18 @@ KNOWN_SENDERS_MAX_ITEMS: Final = 1_024
 RECONNECT_FIRST_SECONDS: Final = 0.1
 RECONNECT_MAX_SECONDS: Final = 2.0
 
+NOTIFY: Final = "SELECT pg_notify(%s, t) FROM unnest(%s::text[]) t"
+
 Message = dict[str, Any]
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
 
 class HintTooLarge(ValueError):
     """A message does not fit into one notification. Nothing was sent."""
 
 
-async def connect() -> psycopg.AsyncConnection[tuple[Any, ...]]:
-    """Return a connection of our own to the default database, around a pooler where there is one."""
+async def connect() -> Connection:
+    """Return a connection of our own to the default database, around a pooler."""
     arguments: dict[str, Any] = {"autocommit": True, "application_name": "holdfast-hints"}
     if settings.DIRECT_DATABASE_URL:
         return await psycopg.AsyncConnection.connect(settings.DIRECT_DATABASE_URL, **arguments)
@@ -55,12 +58,13 @@ async def connect() -> psycopg.AsyncConnection[tuple[Any, ...]]:
     )
 
 
-class NotifyChannelLayer(BaseChannelLayer):
+class NotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc] - Channels has no types
     """The Channels API over one notification channel of the database.
 
-    Groups and process-specific channels (`new_channel`) work across processes; a plain channel name, of
-    which any one reader takes a message, does not exist here. Delivery is at most once, in the order of
-    one sender. Each event loop has its own sender and reader; both reconnect by themselves.
+    Groups and process-specific channels (`new_channel`) work across processes; a plain channel
+    name, of which any one reader takes a message, does not exist here. Delivery is at most
+    once, in the order of one sender. Each event loop has its own sender and reader; both
+    reconnect by themselves.
     """
 
     extensions = ["groups"]
@@ -194,49 +198,50 @@ class _Loop:
         await done
 
     async def _send_all(self) -> None:
-        """Send what is in the outbox, many in one statement: a commit each would be the limit."""
-        connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
+        """Send what is in the outbox, many in one statement: a commit each is dear."""
+        connection: Connection | None = None
         try:
             while True:
                 batch = [await self._outbox.get()]
                 while len(batch) < BATCH_MAX_ITEMS and not self._outbox.empty():
                     batch.append(self._outbox.get_nowait())
-                error: Exception | None = None
-                # A connection that died while idle shows it only now, so there is a second try. If the
-                # first one got through after all, readers drop its repeat by the number.
-                for _ in range(2):
-                    try:
-                        if connection is None:
-                            connection = await connect()
-                        await connection.execute(
-                            "SELECT pg_notify(%s, t) FROM unnest(%s::text[]) t",
-                            [PG_CHANNEL, [text for text, _ in batch]],
-                        )
-                    except psycopg.Error as failure:
-                        error = failure
-                        if connection is not None:
-                            await _close(connection)
-                        connection = None
-                    else:
-                        error = None
-                        break
+                connection, error = await self._send(connection, [text for text, _ in batch])
                 for _, done in batch:
-                    if done.done():
-                        continue
-                    if error is None:
-                        done.set_result(None)
-                    else:
-                        done.set_exception(error)
+                    _settle(done, error)
         finally:
             while not self._outbox.empty():
                 self._outbox.get_nowait()[1].cancel()
             if connection is not None:
                 await _close(connection)
 
+    @staticmethod
+    async def _send(
+        connection: Connection | None, texts: list[str]
+    ) -> tuple[Connection | None, psycopg.Error | None]:
+        """Send with up to two tries; return the connection to go on with, and the failure.
+
+        A connection that died while idle shows it only when used, hence the second try. If the
+        first one got through after all, readers drop its repeat by the number.
+        """
+        failure: psycopg.Error | None = None
+        for _ in range(2):
+            try:
+                if connection is None:
+                    connection = await connect()
+                await connection.execute(NOTIFY, [PG_CHANNEL, texts])
+            except psycopg.Error as error:
+                failure = error
+                if connection is not None:
+                    await _close(connection)
+                connection = None
+            else:
+                return connection, None
+        return None, failure
+
     # --- receiving ---
 
     async def listening(self) -> None:
-        """Return when the reader has subscribed at least once; later losses it repairs itself."""
+        """Return when the reader has subscribed once; later losses it repairs itself."""
         if self._reader is None or self._reader.done():
             self._subscribed.clear()
             self._reader = asyncio.create_task(self._read_all(), name="hints.reader")
@@ -249,7 +254,8 @@ class _Loop:
                 connection = await connect()
             except psycopg.Error as failure:
                 log.warning("hints.unreachable", retry_in_seconds=delay, exc_info=failure)
-                # A group may be joined meanwhile: its reader polls, and hints resume by themselves.
+                # A group may be joined meanwhile: its reader polls, and hints resume by
+                # themselves.
                 self._subscribed.set()
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RECONNECT_MAX_SECONDS)
@@ -292,6 +298,15 @@ class _Loop:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _close(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
+def _settle(done: asyncio.Future[None], error: psycopg.Error | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
+async def _close(connection: Connection) -> None:
     with contextlib.suppress(psycopg.Error):
         await connection.close()

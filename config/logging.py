@@ -1,8 +1,9 @@
 """Logs are events with allow-listed keys, so that content cannot slip into them.
 
-Our own code logs through structlog: `log.info("turn.interrupted", turn_id=…, error_code=…)`. A key that
-is not on the list is dropped. Libraries log through `logging`: of their records only the logger, the place
-and the message template survive, never its arguments; of an exception only class and place.
+Our own code logs through structlog: `log.info("turn.interrupted", turn_id=…, error_code=…)`. A
+key that is not on the list is dropped. Libraries log through `logging`: of their records only
+the logger, the place and the message template survive, never its arguments; of an exception
+only class and place.
 """
 
 from __future__ import annotations
@@ -23,20 +24,26 @@ from uuid import UUID
 import structlog
 
 VALUE_MAX_CHARS: Final = 200
+ITEMS_MAX: Final = 16
+# Those that bring handlers of their own.
+LIBRARIES: Final = frozenset({"asyncio", "celery", "channels", "django", "kombu", "uvicorn"})
+CAUSES_MAX: Final = 5
 
-# Identifiers, states, codes, counts and times: what an operator needs, and nothing a user wrote.
+# Identifiers, states, codes, counts and times: what an operator needs, and nothing a user
+# wrote.
 ALLOWED_KEYS: Final = frozenset(
     {
-        "action", "adopted", "age_seconds", "anomalies", "attempts", "bytes", "call_count", "capacity",
-        "cause", "child", "chunk_count", "claim_token", "component", "conversation_id", "count",
-        "deadline_at", "delay_seconds", "dropped", "duration_ms", "error_code", "event", "event_id",
-        "examined", "exception", "exit_status", "failed", "fenced", "from_state", "generation", "host_id",
-        "interrupted", "items", "kind", "last_seq", "late_bytes", "lease_seconds", "level", "limit",
-        "location", "lock_key", "logger", "message_id", "owner", "pid", "poisoned", "port", "previous",
-        "reason", "redispatched", "restarts", "retry_in_seconds", "role", "row_id", "runtime_id", "running",
-        "seq", "sequence", "signal", "skipped", "state", "status", "step_id", "subscribers", "task",
-        "task_id", "template", "timestamp", "to_state", "tool", "tool_step_id", "turn_id", "user_id",
-        "version",
+        "action", "adopted", "age_seconds", "anomalies", "attempts", "bytes", "call_count",
+        "capacity", "cause", "child", "chunk_count", "claim_token", "component",
+        "conversation_id", "count", "deadline_at", "delay_seconds", "dropped", "duration_ms",
+        "error_code", "event", "event_id", "examined", "exception", "exit_status", "failed",
+        "fenced", "from_state", "generation", "host_id", "interrupted", "items", "kind",
+        "last_seq", "late_bytes", "lease_seconds", "level", "limit", "location", "lock_key",
+        "logger", "message_id", "owner", "pid", "poisoned", "port", "previous", "reason",
+        "redispatched", "restarts", "retry_in_seconds", "role", "row_id", "running",
+        "runtime_id", "seq", "sequence", "signal", "skipped", "state", "status", "step_id",
+        "subscribers", "task", "task_id", "template", "timestamp", "to_state", "tool",
+        "tool_step_id", "turn_id", "user_id", "version",
     }
 )  # fmt: skip
 _PLAIN: Final = re.compile(r"[\w .,:;/+@%()\[\]{}<>'\"|=!?#&*-]*")
@@ -52,10 +59,10 @@ def location(trace: TracebackType | None) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return the classes of `error` and of what caused it, outermost first; never their messages."""
+    """Return the classes of `error` and its causes, outermost first; never their messages."""
     names: list[str] = []
     current: BaseException | None = error
-    while current is not None and len(names) < 5:
+    while current is not None and len(names) < CAUSES_MAX:
         names.append(f"{type(current).__module__}.{type(current).__qualname__}")
         current = current.__cause__ or (
             None if current.__suppress_context__ else current.__context__
@@ -92,7 +99,7 @@ def _bounded(value: object) -> object:
     if isinstance(value, str):
         text = str(value)[:VALUE_MAX_CHARS]
         return text if _PLAIN.fullmatch(text) else "".join(_PLAIN.findall(text))
-    if isinstance(value, list | tuple) and len(value) <= 16:
+    if isinstance(value, list | tuple) and len(value) <= ITEMS_MAX:
         return [_bounded(item) for item in value]
     return type(value).__qualname__
 
@@ -152,9 +159,10 @@ def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def contain_tracebacks() -> None:
-    """Make uncaught exceptions of this process end as events too: their messages may hold content.
+    """Make uncaught exceptions of this process events too: their messages may hold content.
 
-    For long-running processes. Commands keep Python's traceback, which their operator sees alone.
+    For long-running processes. Commands keep Python's traceback, which their operator sees
+    alone.
     """
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread

@@ -1,4 +1,4 @@
-"""Settings, all of them, from the environment. Every variable is in the table below and in docs/."""
+"""Settings, all of them, from the environment (docs/settings.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ django_stubs_ext.monkeypatch()
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
 
-# --- The environment ------------------------------------------------------------------------------
+# --- The environment --------------------------------------------------------------------------
 
 HOLDFAST_HOME = Path(env.str("HOLDFAST_HOME", default=str(BASE_DIR / ".holdfast"))).resolve()
 DATABASE_URL = env.str("DATABASE_URL", default="")
@@ -43,7 +43,7 @@ HOLDFAST_LEASE_SECONDS = env.float("HOLDFAST_LEASE_SECONDS", default=15.0)
 HOLDFAST_SWEEP_SECONDS = env.float("HOLDFAST_SWEEP_SECONDS", default=1.0)
 HOLDFAST_LIVENESS = env.str("HOLDFAST_LIVENESS", default="lock")
 
-# --- Secrets: yours, or generated once for the embedded installation ---------------------------------
+# --- Secrets: yours, or generated once for the embedded installation --------------------------
 
 HOME = Home(HOLDFAST_HOME)
 EMBEDDED_DATABASE = not DATABASE_URL
@@ -53,11 +53,11 @@ if not SECRET_KEY:
         raise ImproperlyConfigured("SECRET_KEY is required where DATABASE_URL is set")
     SECRET_KEY = secret(HOME, "secret_key")
 
-# --- Database -----------------------------------------------------------------------------------------
+# --- Database ---------------------------------------------------------------------------------
 
 
 def _running_embedded_url() -> str:
-    """Return the address of the embedded server, which `manage.py up` leaves here while it runs."""
+    """Return the address that `manage.py up` leaves here while it runs."""
     try:
         return (HOME.running / "database_url").read_text().strip()
     except FileNotFoundError:
@@ -81,13 +81,14 @@ def database(url: str) -> dict[str, object]:
         "tcp_user_timeout": 9_000,
     }
     if DATABASE_POOLED:
-        # A transaction pooler hands each transaction to any session: no prepared statements, and the
-        # timeouts below belong to the role (docs/deployment.md).
+        # A transaction pooler hands each transaction to any session: no prepared statements,
+        # and the timeouts below belong to the role (docs/deployment.md).
         options["prepare_threshold"] = None
     else:
         # A process frozen inside a transaction must not hide a row behind SKIP LOCKED for long.
         options["options"] = (
-            "-c idle_in_transaction_session_timeout=5s -c lock_timeout=5s -c statement_timeout=30s"
+            "-c idle_in_transaction_session_timeout=5s -c lock_timeout=5s"
+            " -c statement_timeout=30s"
         )
     query = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair)
     options.update({key: unquote(value) for key, value in query.items()})
@@ -108,7 +109,7 @@ def database(url: str) -> dict[str, object]:
 DATABASES = {"default": database(DATABASE_URL or _running_embedded_url())}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# --- Django --------------------------------------------------------------------------------------------
+# --- Django -----------------------------------------------------------------------------------
 
 INSTALLED_APPS = [
     "config",
@@ -168,14 +169,21 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
 
 STATIC_URL = "/static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
-# Served by whitenoise straight from the apps: one build step fewer, and the files are few and small.
+# Served by whitenoise straight from the apps: one build step fewer, and the files are few and
+# small.
 WHITENOISE_USE_FINDERS = True
 
-# --- Hints: Channels and Celery --------------------------------------------------------------------------
-# Hints carry ids of one database, so queue and channel names carry its name: two installations on one
-# broker never take each other's.
+# --- Hints: Channels and Celery ---------------------------------------------------------------
+# Hints carry ids of one database, so queue and channel names carry its name: two installations
+# on one broker never take each other's.
 
-HINT_SCOPE = "holdfast-" + re.sub(r"[^A-Za-z0-9_-]", "-", str(DATABASES["default"]["NAME"]))
+
+def hint_scope(database_name: str) -> str:
+    """Return the name of the queue, and the prefix of channels, for one database."""
+    return "holdfast-" + re.sub(r"[^A-Za-z0-9_-]", "-", database_name)
+
+
+HINT_SCOPE = hint_scope(str(DATABASES["default"]["NAME"]))
 CHANNEL_LAYERS: dict[str, dict[str, object]]
 if CHANNEL_URL:
     CHANNEL_LAYERS = {
@@ -208,7 +216,7 @@ else:
     CELERY_BROKER_URL = "holdfast://"
     CELERY_BROKER_TRANSPORT_OPTIONS = {"folder": str(HOME.broker), "polling_interval": 0.1}
 
-# --- Logs ---------------------------------------------------------------------------------------------------
+# --- Logs -------------------------------------------------------------------------------------
 
 LOGGING_CONFIG = "config.logging.configure"
 LOGGING = {"level": env.str("LOG_LEVEL", default="INFO")}

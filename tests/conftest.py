@@ -1,4 +1,4 @@
-"""The database of a test run: one migrated template, cloned for each process that runs tests."""
+"""The database of a test run: one migrated template, cloned for each test process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from django.core.management import call_command
 from django.db import connections
 from psycopg import sql
 
+from config.celery import app as celery_app
+from config.settings import hint_scope
 from tests.environment import RUN
 
 
@@ -23,7 +25,7 @@ def _address(name: str) -> str:
     return base._replace(path=f"/{quote(name)}").geturl()
 
 
-def _administer(*statements: sql.Composable) -> None:
+def _administer(*statements: sql.Composed) -> None:
     name = urlsplit(os.environ["DATABASE_URL"]).path.lstrip("/")
     with psycopg.connect(_address(name), autocommit=True) as connection:
         for statement in statements:
@@ -32,7 +34,12 @@ def _administer(*statements: sql.Composable) -> None:
 
 def _point_django_at(name: str) -> None:
     connections["default"].close()
-    settings.DATABASES["default"]["NAME"] = name
+    # Hints stay between this process and those it starts on the same database.
+    scope = hint_scope(name)
+    celery_app.conf.task_default_queue = scope
+    if settings.CHANNEL_URL:
+        settings.CHANNEL_LAYERS["default"]["CONFIG"]["prefix"] = scope
+    settings.DATABASES["default"]["NAME"] = name  # type: ignore[index]
     connections["default"].settings_dict["NAME"] = name
 
 
@@ -76,7 +83,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture
 def database_url(transactional_db: None) -> str:
-    """Return the full address of this test's database, for processes and connections of its own."""
+    """Return the address of this test's database, for its own processes and connections."""
     return _address(str(settings.DATABASES["default"]["NAME"]))
 
 
@@ -94,3 +101,45 @@ def process_environment(database_url: str, tmp_path: Path) -> dict[str, str]:
         "HOLDFAST_HOME": str(home),
         "SECRET_KEY": settings.SECRET_KEY,
     }
+
+
+PROCESS_TESTS = ("crash", "races", "contract")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare what CI asks for."""
+    group = parser.getgroup("holdfast")
+    group.addoption(
+        "--production",
+        action="store_true",
+        help="only process tests, on the services that tests.support.production started",
+    )
+    group.addoption("--no-skips", action="store_true", help="a skipped test fails the run")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep what belongs to the production profile when that is asked for."""
+    if not config.getoption("--production"):
+        return
+    root = config.rootpath / "tests"
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        folder = item.path.relative_to(root).parts[0]
+        belongs = folder in PROCESS_TESTS or item.get_closest_marker("production")
+        (kept if belongs else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that skipped something, where that is asked for."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if (
+        session.config.getoption("--no-skips")
+        and reporter is not None
+        and (reporter.stats.get("skipped") or reporter.stats.get("xfailed"))
+        and session.exitstatus == pytest.ExitCode.OK
+    ):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,7 +1,7 @@
-"""What a test run stands on, made before Django reads its settings: a PostgreSQL and a closed environment.
+"""What a test run stands on: a PostgreSQL and a closed environment, made before the settings.
 
-Loaded as a plugin (`-p tests.environment` in pyproject.toml). The process that was started by hand makes
-it; xdist's workers find it in their environment.
+Loaded as a plugin (`-p tests.environment` in pyproject.toml). The process that was started by
+hand makes it; xdist's workers find it in their environment.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from config.embedded.postgres import VOLATILE, Postgres
 RUN: Final = "HOLDFAST_TEST_RUN"
 # Your shell's providers and secrets have no business in a test.
 OURS: Final = (
-    "LLM_", "HOLDFAST_", "REALTIME_", "EMBEDDINGS_", "SECRET_KEY", "DIRECT_DATABASE_URL", "RECORDING_KEYS",
-    "ALLOWED_HOSTS", "DEBUG", "CSRF_TRUSTED_ORIGINS",
+    "LLM_", "HOLDFAST_", "REALTIME_", "EMBEDDINGS_", "SECRET_KEY", "DIRECT_DATABASE_URL",
+    "RECORDING_KEYS", "ALLOWED_HOSTS", "DEBUG", "CSRF_TRUSTED_ORIGINS",
 )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Starting child processes that cannot outlive us.
 
-Two things end a child when the process that started it is killed: PR_SET_PDEATHSIG, which the kernel
-delivers, and a pipe whose other end closes (`watch_parent`). Both are bound to the process that calls
-`start`; PDEATHSIG even to the calling *thread*, so children are started from the main thread only.
+Two things end a child when the process that started it is killed: PR_SET_PDEATHSIG, which the
+kernel delivers, and a pipe whose other end closes (`watch_parent`). Both are bound to the
+process that calls `start`; PDEATHSIG even to the calling *thread*, so children are started from
+the main thread only.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def start(
     lifeline: int | None = None,
     ready: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a child in its own session: a Ctrl-C at the terminal must reach the supervisor alone.
+    """Start a child in its own session: a Ctrl-C must reach the supervisor alone.
 
     Raises:
         RuntimeError: called from another thread than the main one; the child would die with it.
@@ -97,8 +98,8 @@ def start(
 def watch_parent() -> None:
     """End this process at once when the one that started it is gone.
 
-    Does nothing unless the parent handed down a lifeline. Unlike PDEATHSIG it also notices the death of
-    a parent that started us from a thread, and it cannot be cleared.
+    Does nothing unless the parent handed down a lifeline. Unlike PDEATHSIG it also notices the
+    death of a parent that started us from a thread, and it cannot be cleared.
     """
     raw = os.environ.pop(LIFELINE, "")
     if not raw:
@@ -118,7 +119,7 @@ def watch_parent() -> None:
 
 
 def tell_ready() -> None:
-    """Tell the process that started this one that it does its work now. Without one, do nothing."""
+    """Tell the supervisor, if there is one, that this process does its work now."""
     raw = os.environ.pop(READY, "")
     if raw:
         with contextlib.suppress(OSError):

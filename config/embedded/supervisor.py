@@ -1,4 +1,4 @@
-"""Keeps child processes running from one main thread: start, watch, restart with back-off, stop in order."""
+"""Keeps child processes running: start, watch, restart with back-off, stop in order."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class StartFailed(Exception):
 class Child:
     """One process that is kept running.
 
-    `environment` is asked at each start. A child says itself that it is ready (`children.tell_ready`),
-    unless `probe` looks from outside.
+    `environment` is asked at each start. A child says itself that it is ready
+    (`children.tell_ready`), unless `probe` looks from outside.
     """
 
     name: str
@@ -109,8 +109,9 @@ class Child:
 class Supervisor:
     """Runs PostgreSQL and the other children until a signal asks it to stop.
 
-    Everything happens in the main thread, since a child dies with the thread that started it. Whatever
-    ends this process, also SIGKILL, ends the children: PDEATHSIG for PostgreSQL, that and a pipe for ours.
+    Everything happens in the main thread, since a child dies with the thread that started it.
+    Whatever ends this process, also SIGKILL, ends the children: PDEATHSIG for PostgreSQL, that
+    and a pipe for ours.
     """
 
     def __init__(self, postgres: Postgres | None) -> None:
@@ -153,7 +154,7 @@ class Supervisor:
             StartFailed: one ended or took too long.
         """
         end = time.monotonic() + seconds
-        while not all([child.look() for child in self.children]):
+        while [child for child in self.children if not child.look()]:
             for child in self.children:
                 if child.pid is None:
                     raise StartFailed(f"{child.name} did not start; see {child.log}")
@@ -191,10 +192,15 @@ class Supervisor:
             return
         status = child.process.returncode if child.process else None
         child.failures = 0 if now - child.started_at > STEADY_SECONDS else child.failures + 1
-        delay = min(FIRST_RESTART_SECONDS * 2 ** max(child.failures - 1, 0), MAX_RESTART_SECONDS)
+        delay = min(
+            FIRST_RESTART_SECONDS * 2 ** max(child.failures - 1, 0), MAX_RESTART_SECONDS
+        )
         child.restart_at = now + delay
         log.warning(
-            "child.ended", child=child.name, exit_status=status, retry_in_seconds=round(delay, 1)
+            "child.ended",
+            child=child.name,
+            exit_status=status,
+            retry_in_seconds=round(delay, 1),
         )
 
     def _pause(self) -> float | None:
@@ -213,8 +219,8 @@ class Supervisor:
     def stop(self) -> None:
         """End the children in reverse order of need, PostgreSQL last.
 
-        A second signal meanwhile ends the drain: what still runs is killed, and recovered at the next
-        start like after any crash.
+        A second signal meanwhile ends the drain: what still runs is killed, and recovered at
+        the next start like after any crash.
         """
         asked = self._stop_requests
         for child in reversed(self.children):

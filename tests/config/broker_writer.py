@@ -1,4 +1,4 @@
-"""A process of its own that sends numbered hints: `python -m tests.config.broker_writer FOLDER NAME N`."""
+"""Sends numbered hints from a process of its own: FOLDER NAME COUNT."""
 
 from __future__ import annotations
 

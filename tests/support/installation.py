@@ -104,12 +104,11 @@ class Installation:
 
     def remove(self) -> None:
         """End what still runs and delete the installation's data."""
-        if self.supervisor is not None:
-            if self.supervisor.poll() is None:
-                running = descendants(self.supervisor.pid)
-                self.supervisor.kill()
-                self.supervisor.wait()
-                wait_until(lambda: not alive(running), "the killed installation is gone")
+        if self.supervisor is not None and self.supervisor.poll() is None:
+            running = descendants(self.supervisor.pid)
+            self.supervisor.kill()
+            self.supervisor.wait()
+            wait_until(lambda: not alive(running), "the killed installation is gone")
         self.close()
         shutil.rmtree(Home(self.home.resolve()).cluster, ignore_errors=True)
 

@@ -25,12 +25,14 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options; people script them."""
         parser.add_argument(
-            "--port", type=int, help="port of the page (default: 8000, or a free one; 0: a free one)"
+            "--port",
+            type=int,
+            help="port of the page (default: 8000, else a free one)",
         )
         parser.add_argument(
             "--json",
             action="store_true",
-            help="print one line {url, database_url, username, password} when everything answers",
+            help="print {url, database_url, username, password} when everything answers",
         )
 
     def handle(self, *_: Any, port: int | None, **options: Any) -> None:
@@ -44,13 +46,17 @@ class Command(BaseCommand):
                     with stack.supervisor:
                         self._announce(stack.start(), as_json=options["json"])
                         stack.supervisor.run()
-                        self.stderr.write("Stopping; a second Ctrl-C does not wait for answers.")
+                        self.stderr.write(
+                            "Stopping; a second Ctrl-C does not wait for answers."
+                        )
                 finally:
                     stack.stopped()
         except (StartFailed, PostgresUnavailable) as failure:
             raise CommandError(str(failure)) from None
         except OperationalError as failure:
-            raise CommandError(f"the database does not answer ({type(failure).__name__})") from None
+            raise CommandError(
+                f"the database does not answer ({type(failure).__name__})"
+            ) from None
         except KeyboardInterrupt:
             self.stderr.write("Stopped before everything was up.")
 
