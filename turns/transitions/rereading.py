@@ -12,10 +12,13 @@ from recovery.fences import Fence
 from turns.models import ProviderStep, ToolStep, Turn
 
 
-def claim_under(turn_id: int, token: UUID) -> Fence | None:
-    """Return the fence when the claim under `token` was committed and still holds."""
-    turn = Turn.objects.filter(pk=turn_id, claim_token=token, state=Turn.State.RUNNING).first()
-    return Fence(turn_id, turn.generation, token) if turn else None
+def claim_under(token: UUID) -> Fence | None:
+    """Return the fence when the claim under `token` was committed and still holds.
+
+    Looks among running turns alone, which are few and indexed.
+    """
+    turn = Turn.objects.filter(claim_token=token, state=Turn.State.RUNNING).first()
+    return Fence(turn.pk, turn.generation, token) if turn else None
 
 
 def provider_step_at(fence: Fence, sequence: int) -> ProviderStep | None:

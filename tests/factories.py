@@ -1,0 +1,280 @@
+"""Rows the constraints accept: one factory for each model, one trait for each state.
+
+A trait fills what its state needs: `TurnFactory.create(running=True)` has a living owner, a
+claim and a wall clock. Children can only be born under a running turn, so `asked=True` gives it
+the receipt and the provider step of a request that is under way.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+import factory
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.db.models import Model
+from django.db.models.functions import Now
+from factory.django import DjangoModelFactory
+
+from recovery.fences import Fence, claimed_mark
+from recovery.models import Runtime
+from turns import bounds
+from turns.digests import digest
+from turns.limits import Limits
+from turns.models import (
+    ApiToken,
+    Conversation,
+    Message,
+    ProviderStep,
+    Receipt,
+    TextChunk,
+    ToolStep,
+    Turn,
+    WebhookAddress,
+)
+
+M = TypeVar("M", bound=Model)
+
+Trait = factory.Trait
+Now_ = factory.LazyFunction(Now)
+
+
+def ending(state: str, code: str = "") -> Trait:
+    """Return the trait of an end: its state, its time, its code."""
+    return Trait(state=state, finished_at=Now_, error_code=code)
+
+
+class RowFactory(DjangoModelFactory[M], Generic[M]):
+    """Creates the row and reads it back, so that the database's times are values."""
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def _create(cls, model_class: type[M], *args: Any, **kwargs: Any) -> M:
+        row: M = super()._create(model_class, *args, **kwargs)
+        row.refresh_from_db()
+        return row
+
+
+class UserFactory(RowFactory[User]):
+    class Meta:
+        model = get_user_model()
+
+    username = factory.Sequence(lambda n: f"person-{n}-{uuid.uuid4().hex[:6]}")
+
+
+class RuntimeFactory(RowFactory[Runtime]):
+    """A living runtime that only its lease, an hour, speaks for."""
+
+    class Meta:
+        model = Runtime
+
+    class Params:
+        stopped = Trait(stopped_at=Now_, stop_reason="runtime_stopped")
+        lost = Trait(stopped_at=Now_, stop_reason="runtime_lost")
+        expired = Trait(stopped_at=Now_, stop_reason="lease_expired")
+
+    role = "worker"
+    host_id = "test-host"
+    host = "test"
+    pid = 1
+    boot_id = "test-boot"
+    lease_expires_at = factory.LazyFunction(lambda: Now() + timedelta(hours=1))
+
+
+class ConversationFactory(RowFactory[Conversation]):
+    class Meta:
+        model = Conversation
+
+    owner = factory.SubFactory(UserFactory)
+
+
+class MessageFactory(RowFactory[Message]):
+    """What a person said; `assistant=True` streams an answer, `answered=True` is one."""
+
+    class Meta:
+        model = Message
+
+    class Params:
+        assistant = Trait(
+            role="assistant", state="streaming", text="", digest="", finished_at=None
+        )
+        answered = Trait(role="assistant", text="An answer.")
+
+    conversation = factory.SubFactory(ConversationFactory)
+    role = "user"
+    state = "complete"
+    text = "A question."
+    digest = factory.LazyAttribute(lambda message: digest(message.text))
+    finished_at = Now_
+
+
+def _owner(turn: Any) -> uuid.UUID:
+    runtime: Runtime = turn.runtime or RuntimeFactory.create(lost=turn.lost)
+    return runtime.pk
+
+
+def _ask(turn: Turn, _create: bool, wanted: bool | None, **_: Any) -> None:
+    if wanted:
+        ReceiptFactory.create(turn=turn)
+        ProviderStepFactory.create(turn=turn)
+
+
+class TurnFactory(RowFactory[Turn]):
+    """A queued turn of its own person and conversation."""
+
+    class Meta:
+        model = Turn
+        skip_postgeneration_save = True
+
+    class Params:
+        runtime = None
+        lost = False
+        running = Trait(
+            state="running",
+            owner=factory.LazyAttribute(_owner),
+            generation=1,
+            claim_token=factory.LazyFunction(uuid.uuid4),
+            write_mark=claimed_mark(1),
+            attempts=1,
+            claimed_at=Now_,
+            deadline_at=factory.LazyFunction(lambda: Now() + timedelta(minutes=10)),
+        )
+        orphaned = Trait(running=True, lost=True)
+        cancel_requested = Trait(running=True, cancel_requested_at=Now_)
+        overdue = Trait(
+            running=True, deadline_at=factory.LazyFunction(lambda: Now() - timedelta(minutes=1))
+        )
+        completed = Trait(state="completed", finished_at=Now_)
+        failed = ending("failed", "provider_unavailable")
+        cancelled = ending("cancelled", "cancelled")
+        interrupted = ending("interrupted", "runtime_lost")
+
+    conversation = factory.SubFactory(ConversationFactory)
+    user_message = factory.SubFactory(
+        MessageFactory, conversation=factory.SelfAttribute("..conversation")
+    )
+    assistant_message = factory.SubFactory(
+        MessageFactory, assistant=True, conversation=factory.SelfAttribute("..conversation")
+    )
+    request_digest = factory.LazyAttribute(lambda turn: turn.user_message.digest)
+    model = "scripted"
+    limits = factory.LazyFunction(lambda: Limits().snapshot())
+    queue_deadline_at = factory.LazyFunction(
+        lambda: Now() + timedelta(seconds=bounds.QUEUE_DEADLINE_SECONDS)
+    )
+    next_dispatch_at = factory.LazyFunction(lambda: Now() + timedelta(seconds=5))
+
+    # a running turn's receipt and its first provider step
+    asked = factory.PostGeneration(_ask)
+
+
+class ChildFactory(RowFactory[M], Generic[M]):
+    """A child carries its turn's generation."""
+
+    class Meta:
+        abstract = True
+
+    turn = factory.SubFactory(TurnFactory, running=True)
+    generation = factory.SelfAttribute("turn.generation")
+
+
+class ReceiptFactory(ChildFactory[Receipt]):
+    class Meta:
+        model = Receipt
+
+    class Params:
+        completed = ending("completed")
+        failed = ending("failed", "provider_unavailable")
+        cancelled = ending("cancelled", "cancelled")
+        interrupted = ending("interrupted", "runtime_lost")
+
+    provider_api = "responses"
+    model = "scripted"
+    instructions_digest = digest("")
+    input_digest = digest("")
+    tools_digest = digest("")
+    message_count = 1
+    byte_count = 1
+
+
+class ProviderStepFactory(ChildFactory[ProviderStep]):
+    class Meta:
+        model = ProviderStep
+
+    class Params:
+        completed = ending("completed")
+        failed = ending("failed", "provider_unavailable")
+        cancelled = ending("cancelled", "cancelled")
+        interrupted = ending("interrupted", "runtime_lost")
+
+    sequence = 1
+    model = "scripted"
+    request_digest = digest("")
+    request_bytes = 1
+
+
+class ToolStepFactory(ChildFactory[ToolStep]):
+    """A requested call of a completed provider step."""
+
+    class Meta:
+        model = ToolStep
+
+    class Params:
+        running = Trait(state="running", started_at=Now_)
+        succeeded = Trait(
+            state="succeeded", started_at=Now_, finished_at=Now_, result="found", result_bytes=5
+        )
+        failed = ending("failed", "tool_failed")
+        refused = ending("refused", "address_not_allowed")
+        cancelled = ending("cancelled", "cancelled")
+        unavailable = ending("unavailable", "unknown_tool")
+        interrupted = ending("interrupted", "outcome_unknown")
+        external = Trait(effect="external", name="webhook_post")
+
+    provider_step = factory.SubFactory(
+        ProviderStepFactory, completed=True, turn=factory.SelfAttribute("..turn")
+    )
+    sequence = factory.LazyAttribute(lambda step: step.turn.tool_steps.count() + 1)
+    call_id = factory.Sequence(lambda n: f"call-{n}")
+    item_id = factory.Sequence(lambda n: f"item-{n}")
+    name = "search_history"
+    arguments = '{"query": "x"}'
+    arguments_digest = digest('{"query":"x"}')
+    invocation_key = factory.LazyFunction(uuid.uuid4)
+
+
+class TextChunkFactory(ChildFactory[TextChunk]):
+    class Meta:
+        model = TextChunk
+
+    seq = factory.LazyAttribute(lambda chunk: chunk.turn.chunks.count() + 1)
+    text = "Some text. "
+
+
+class ApiTokenFactory(RowFactory[ApiToken]):
+    class Meta:
+        model = ApiToken
+
+    class Params:
+        revoked = Trait(revoked_at=Now_)
+
+    user = factory.SubFactory(UserFactory)
+    digest = factory.LazyFunction(lambda: digest(uuid.uuid4().hex))
+
+
+class WebhookAddressFactory(RowFactory[WebhookAddress]):
+    class Meta:
+        model = WebhookAddress
+
+    owner = factory.SubFactory(UserFactory)
+    url = factory.Sequence(lambda n: f"https://example.test/hook/{n}")
+
+
+def fence_of(turn: Turn) -> Fence:
+    """Return the proof the owner of a running turn holds."""
+    assert turn.claim_token is not None
+    return Fence(turn.pk, turn.generation, turn.claim_token)

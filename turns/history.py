@@ -1,0 +1,355 @@
+"""What a provider is told of a conversation: always valid, always within bounds.
+
+Everything is read from committed rows. Every call is followed by exactly one result, whatever
+crashed in between; a call without an outcome gets one that says so. The newest messages that
+fit are sent, at most 32 and 96 KiB; a call and its result are kept or left out together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final
+
+from django.conf import settings
+
+from recovery.bounds import cut_utf8
+from recovery.errors import ErrorCode
+from turns import bounds
+from turns.digests import digest, digest_json
+from turns.models import Message, ProviderStep, TextChunk, ToolStep, Turn
+from turns.providers.types import (
+    AssistantText,
+    FunctionCall,
+    FunctionResult,
+    Item,
+    TextRequest,
+    ToolSchema,
+    UserText,
+)
+from turns.transitions import RequestFacts
+
+INSTRUCTIONS: Final = (
+    "You are a helpful assistant in a chat. Answer in the language of the person, shortly and "
+    "to the point. Use Markdown where it helps. Say so when you do not know."
+)
+# The last request of a turn that has used up its calls.
+REPORT_INSTRUCTIONS: Final = (
+    "You can call no more tools. Tell the person what you found or did, and what is missing."
+)
+# A result of the turn at work is cut to no less than this before anything is left out.
+RESULT_MIN_BYTES: Final = 512
+CUT_MARK: Final = "\n[cut: {bytes} bytes in all]"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The items of a request, the number of messages they tell, and their size."""
+
+    items: tuple[Item, ...]
+    message_count: int
+    byte_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A call and its one result."""
+
+    call: FunctionCall
+    result: FunctionResult
+
+    @property
+    def bytes(self) -> int:
+        """How much both add to a request."""
+        return _bytes_of(self.call) + _bytes_of(self.result)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message: a person's words, or an answer with the calls made on the way to it."""
+
+    parts: tuple[UserText | AssistantText | Pair, ...]
+
+    @property
+    def bytes(self) -> int:
+        """How much it adds to a request."""
+        return sum(_part_bytes(part) for part in self.parts)
+
+    @property
+    def is_from_person(self) -> bool:
+        """True for a person's words."""
+        return any(isinstance(part, UserText) for part in self.parts)
+
+    def without_calls(self) -> Said:
+        """Return the words alone."""
+        return Said(tuple(part for part in self.parts if not isinstance(part, Pair)))
+
+
+def next_request(
+    turn_id: int, *, step: int, tools: Sequence[ToolSchema], provider_api: str
+) -> tuple[TextRequest, RequestFacts]:
+    """Return the request of the turn's provider step number `step`, and what is recorded of it.
+
+    Everything comes from committed rows; the model is the one the turn was admitted with. A
+    later step without tools is the last one, and asks for a report.
+    """
+    turn = Turn.objects.get(pk=turn_id)
+    history = read(turn, max_bytes=settings.LLM_CONTEXT_BYTES)
+    instructions = INSTRUCTIONS
+    if step > 1 and not tools:
+        instructions = f"{INSTRUCTIONS}\n{REPORT_INSTRUCTIONS}"
+    request = TextRequest(
+        model=turn.model,
+        instructions=instructions,
+        items=history.items,
+        tools=tuple(tools),
+        step=step,
+    )
+    return request, facts(
+        request, provider_api=provider_api, message_count=history.message_count
+    )
+
+
+def read(turn: Turn, *, max_bytes: int = bounds.HISTORY_MAX_BYTES) -> History:
+    """Return what the provider is told of the conversation for the turn's next request.
+
+    `max_bytes` is what the model has room for; the question itself is never cut.
+    """
+    newest = (
+        Message.objects.filter(
+            conversation_id=turn.conversation_id, pk__lte=turn.user_message_id
+        )
+        .order_by("-pk")
+        .only("pk", "role", "text")[: bounds.HISTORY_MAX_MESSAGES]
+    )
+    messages = list(newest)[::-1]
+    calls = _Calls(turn, messages)
+    earlier = [calls.said(message) for message in messages[:-1]]
+    return compose(
+        earlier, question=messages[-1].text, answer=calls.so_far(), max_bytes=max_bytes
+    )
+
+
+def compose(
+    earlier: Sequence[Said],
+    *,
+    question: str,
+    answer: Said,
+    max_bytes: int = bounds.HISTORY_MAX_BYTES,
+) -> History:
+    """Return the newest of `earlier` that fit, the question, and the answer so far.
+
+    Of the answer so far the results are cut first, the longest most, and only then its oldest
+    parts left out: the model must see what it has done, or it does it again.
+    """
+    room = min(max_bytes, bounds.HISTORY_MAX_BYTES) - _bytes_of(UserText(question))
+    answer = _fitting(answer, room)
+    room -= answer.bytes
+    kept: list[Said] = []
+    for said in reversed(earlier[-(bounds.HISTORY_MAX_MESSAGES - 1) :]):
+        whole = said if said.bytes <= room else said.without_calls()
+        if whole.bytes > room:
+            break
+        room -= whole.bytes
+        kept.append(whole)
+    kept.reverse()
+    # an answer whose question is left out would be somebody speaking first
+    while kept and not kept[0].is_from_person:
+        kept.pop(0)
+    told = [*kept, Said((UserText(question),)), answer]
+    items = tuple(_unambiguous(told))
+    return History(
+        items,
+        message_count=sum(1 for said in told if said.parts),
+        byte_count=sum(_bytes_of(item) for item in items),
+    )
+
+
+def facts(request: TextRequest, *, provider_api: str, message_count: int) -> RequestFacts:
+    """Return what a receipt records of `request`: names, digests and counts, no words."""
+    tools = [asdict(tool) for tool in request.tools]
+    items = [{"kind": type(item).__name__, **asdict(item)} for item in request.items]
+    sent = {
+        "model": request.model,
+        "instructions": request.instructions,
+        "items": items,
+        "tools": tools,
+        "tool_choice": request.tool_choice,
+        "max_output_tokens": request.max_output_tokens,
+    }
+    return RequestFacts(
+        provider_api=provider_api,
+        model=request.model,
+        instructions_digest=digest(request.instructions),
+        input_digest=digest_json(items),
+        tools_digest=digest_json(tools),
+        request_digest=digest_json(sent),
+        message_count=message_count,
+        byte_count=len(request.instructions.encode())
+        + sum(_bytes_of(item) for item in request.items),
+        offers_tools=bool(request.tools),
+    )
+
+
+def outcome_told(step: ToolStep) -> str:
+    """Return what the model is told came of a call. A stored result is never replaced."""
+    if step.result or step.state == ToolStep.State.SUCCEEDED:
+        return step.result
+    if step.state not in ToolStep.LIFECYCLE.terminal:
+        code = ErrorCode.OUTCOME_UNKNOWN if step.started_at else ErrorCode.NOT_STARTED
+        status = ToolStep.State.INTERRUPTED.value
+    else:
+        code, status = ErrorCode(step.error_code), step.state
+    told = {"status": status, "error": code.value}
+    if step.started_at is None:
+        told["message"] = "This was not started."
+    elif step.effect == ToolStep.Effect.READ:
+        told["message"] = "This ended without a result."
+    elif status in {ToolStep.State.INTERRUPTED, ToolStep.State.CANCELLED}:
+        told["message"] = (
+            "This was interrupted: it is unknown whether it took effect. Do not repeat it "
+            "unless the person asks for it."
+        )
+    else:
+        told["message"] = str(code.label)
+    return json.dumps(told)
+
+
+@dataclass(slots=True)
+class _Calls:
+    """The turns behind some messages, with their steps."""
+
+    current: Turn
+    messages: list[Message]
+    turns: dict[int, Turn] = field(default_factory=dict)
+    steps: dict[int, list[ProviderStep]] = field(default_factory=lambda: defaultdict(list))
+    tools: dict[int, list[ToolStep]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        answers = [m.pk for m in self.messages if m.role == Message.Role.ASSISTANT]
+        for turn in Turn.objects.filter(assistant_message_id__in=answers):
+            self.turns[turn.assistant_message_id] = turn
+        pks = [self.current.pk, *(turn.pk for turn in self.turns.values())]
+        for step in ProviderStep.objects.filter(turn_id__in=pks).order_by("sequence"):
+            self.steps[step.turn_id].append(step)
+        for tool in ToolStep.objects.filter(turn_id__in=pks).order_by("sequence"):
+            self.tools[tool.provider_step_id].append(tool)
+
+    def said(self, message: Message) -> Said:
+        """Return an earlier message as it is told."""
+        if message.role == Message.Role.USER:
+            return Said((UserText(message.text),))
+        turn = self.turns.get(message.pk)
+        return Said(tuple(self._parts(turn, message.text)))
+
+    def so_far(self) -> Said:
+        """Return what the turn at work has committed of its answer."""
+        chunks = TextChunk.objects.filter(turn_id=self.current.pk).order_by("seq")
+        text = "".join(chunks.values_list("text", flat=True))
+        return Said(tuple(self._parts(self.current, text)))
+
+    def _parts(self, turn: Turn | None, text: str) -> Iterator[AssistantText | Pair]:
+        """Yield the words of each response before the calls it made, then the rest."""
+        told = 0
+        for step in self.steps[turn.pk] if turn else ():
+            if step.text_length is not None and step.text_length > told:
+                if words := text[told : step.text_length]:
+                    yield AssistantText(words)
+                told = step.text_length
+            for tool in self.tools[step.pk]:
+                yield _pair(tool)
+        if rest := text[told:]:
+            yield AssistantText(rest)
+
+
+def _pair(step: ToolStep) -> Pair:
+    return Pair(
+        FunctionCall(step.call_id, step.name, _json_object(step.arguments)),
+        FunctionResult(step.call_id, outcome_told(step)),
+    )
+
+
+def _json_object(arguments: str) -> str:
+    """Return the arguments as the model wrote them, or an empty object where they are none.
+
+    A model may write anything; a strict provider takes back only JSON.
+    """
+    try:
+        is_object = isinstance(json.loads(arguments, parse_constant=_refuse_constant), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    return arguments if is_object else "{}"
+
+
+def _refuse_constant(name: str) -> None:
+    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(name)
+
+
+def _fitting(answer: Said, room: int) -> Said:
+    """Return the answer so far within `room`, if cutting results and leaving out can do it."""
+    excess = answer.bytes - room
+    if excess <= 0:
+        return answer
+    limit = _result_limit([p.result for p in answer.parts if isinstance(p, Pair)], excess)
+    parts = [
+        replace(part, result=_cut(part.result, limit)) if isinstance(part, Pair) else part
+        for part in answer.parts
+    ]
+    while len(parts) > 1 and sum(_part_bytes(part) for part in parts) > room:
+        parts.pop(0)
+    return Said(tuple(parts))
+
+
+def _result_limit(results: Sequence[FunctionResult], excess: int) -> int:
+    """Return the size to which cutting the longest results saves `excess` bytes."""
+    sizes = sorted((len(result.output.encode()) for result in results), reverse=True)
+    limit = sizes[0] if sizes else 0
+    for count, size in enumerate(sizes, start=1):
+        following = sizes[count] if count < len(sizes) else 0
+        if count * (size - following) >= excess:
+            limit = size - -(-excess // count)
+            break
+        excess -= count * (size - following)
+        limit = following
+    return max(limit, RESULT_MIN_BYTES)
+
+
+def _cut(result: FunctionResult, limit: int) -> FunctionResult:
+    size = len(result.output.encode())
+    if size <= limit:
+        return result
+    mark = CUT_MARK.format(bytes=size)
+    return replace(result, output=cut_utf8(result.output, limit - len(mark)) + mark)
+
+
+def _unambiguous(told: Iterable[Said]) -> Iterator[Item]:
+    """Yield the items in order, every call id once.
+
+    Servers that count calls from the start in each response use the same ids in every turn.
+    """
+    used: set[str] = set()
+    for said in told:
+        for part in said.parts:
+            if not isinstance(part, Pair):
+                yield part
+                continue
+            call_id = part.call.call_id
+            count = 1
+            while call_id in used:
+                count += 1
+                call_id = f"{part.call.call_id}.{count}"
+            used.add(call_id)
+            yield replace(part.call, call_id=call_id)
+            yield replace(part.result, call_id=call_id)
+
+
+def _part_bytes(part: UserText | AssistantText | Pair) -> int:
+    return part.bytes if isinstance(part, Pair) else _bytes_of(part)
+
+
+def _bytes_of(item: Item) -> int:
+    """Return the bytes of an item's words, names and ids; the wire's own are not counted."""
+    return sum(len(value.encode()) for value in asdict(item).values())
