@@ -1,0 +1,193 @@
+"""Looking at conversations and turns. Nothing is changed here; content is a size and a
+digest."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.contrib import admin
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+
+from recovery.admin import InspectionAdmin, ReadOnly
+from turns import bounds
+from turns.models import (
+    ApiToken,
+    Conversation,
+    Message,
+    ProviderStep,
+    Receipt,
+    ToolStep,
+    Turn,
+    WebhookAddress,
+)
+from turns.timeline import timeline
+
+if TYPE_CHECKING:  # generic for the type checker alone
+    _Inline = admin.TabularInline[Any, Turn]
+else:
+    _Inline = admin.TabularInline
+
+
+class StepInline(ReadOnly, _Inline):
+    """Rows of one turn, at most as many as its bounds allow."""
+
+    extra = 0
+    can_delete = False
+    show_change_link = False
+
+
+class ReceiptInline(StepInline):
+    """What was sent, in counts and digests."""
+
+    model = Receipt
+    fields = (
+        "state", "error_code", "provider_api", "model", "message_count", "byte_count",
+        "input_digest", "usage", "created_at", "finished_at",
+    )  # fmt: skip
+    readonly_fields = fields
+
+
+class ProviderStepInline(StepInline):
+    """The requests of the turn."""
+
+    model = ProviderStep
+    max_num = bounds.PROVIDER_STEPS_PER_TURN
+    ordering = ("sequence",)
+    fields = (
+        "sequence", "state", "error_code", "model", "request_bytes", "request_digest",
+        "offers_tools", "usage", "last_seq", "anomaly_count", "started_at", "finished_at",
+    )  # fmt: skip
+    readonly_fields = fields
+
+
+class ToolStepInline(StepInline):
+    """The calls of the turn, without what was asked and answered."""
+
+    model = ToolStep
+    max_num = bounds.TOOL_CALLS_HARD_STOP
+    ordering = ("sequence",)
+    fields = (
+        "sequence", "name", "state", "error_code", "effect", "arguments_digest",
+        "result_bytes", "result_digest", "requested_at", "started_at", "finished_at",
+    )  # fmt: skip
+    readonly_fields = fields
+
+
+def _size(row: Message) -> str:
+    return f"{len(row.text.encode())} bytes"
+
+
+@admin.register(Turn)
+class TurnAdmin(InspectionAdmin):
+    """Turns, with everything that happened to each."""
+
+    list_display = (
+        "id", "state", "error_code", "generation", "owner", "age", "conversation", "model",
+    )  # fmt: skip
+    list_filter = ("state", "error_code")
+    list_select_related = ("conversation",)
+    search_fields = ("=id", "=conversation__id")
+    actions = ("run_recovery",)
+    inlines = (ReceiptInline, ProviderStepInline, ToolStepInline)
+    fields = (
+        "conversation", "state", "error_code", "timeline", "owner", "generation", "attempts",
+        "write_mark", "model", "limits", "question", "answer", "chunks_waiting",
+        "queue_deadline_at", "next_dispatch_at", "dispatch_count", "deadline_at",
+        "late_bytes", "late_digest",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        """Read the messages along."""
+        rows: QuerySet[Model] = super().get_queryset(request)
+        return rows.select_related("user_message", "assistant_message")
+
+    @admin.display(description="age")
+    def age(self, turn: Turn) -> timedelta:
+        """How long it took, or has taken by now, in whole seconds."""
+        passed = (turn.finished_at or timezone.now()) - turn.created_at
+        return timedelta(seconds=round(passed.total_seconds()))
+
+    @admin.display(description="timeline")
+    def timeline(self, turn: Turn) -> SafeString:
+        """What happened, oldest first."""
+        return format_html_join(
+            "",
+            "<div><code>{}</code> {} <strong>{}</strong></div>",
+            (
+                (f"{moment.at:%Y-%m-%d %H:%M:%S.%f}", moment.what, moment.error_code)
+                for moment in timeline(turn)
+            ),
+        )
+
+    @admin.display(description="question")
+    def question(self, turn: Turn) -> str:
+        """Size and digest."""
+        return f"{_size(turn.user_message)}, {turn.user_message.digest}"
+
+    @admin.display(description="answer")
+    def answer(self, turn: Turn) -> str:
+        """State, size and digest."""
+        answer = turn.assistant_message
+        return f"{answer.state}, {_size(answer)}, {answer.digest or 'not ended'}"
+
+    @admin.display(description="chunks waiting")
+    def chunks_waiting(self, turn: Turn) -> int:
+        """Committed pieces of the answer that its end will fold into the message."""
+        return turn.chunks.count()
+
+
+@admin.register(Conversation)
+class ConversationAdmin(InspectionAdmin):
+    """Conversations, without their titles."""
+
+    list_display = ("id", "owner", "revision", "created_at", "updated_at")
+    list_select_related = ("owner",)
+    search_fields = ("=id", "=owner__username")
+    fields = ("owner", "revision", "created_at", "updated_at")
+    readonly_fields = fields
+
+
+@admin.register(Message)
+class MessageAdmin(InspectionAdmin):
+    """Messages as sizes and digests."""
+
+    list_display = ("id", "conversation", "role", "state", "size", "created_at")
+    list_filter = ("role", "state")
+    list_select_related = ("conversation",)
+    search_fields = ("=id", "=conversation__id")
+    fields = (
+        "conversation", "role", "state", "size", "digest", "created_at", "finished_at",
+        "edited_at",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    @admin.display(description="size")
+    def size(self, message: Message) -> str:
+        """Bytes of its text."""
+        return _size(message)
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(InspectionAdmin):
+    """Tokens: whose, and when they were used."""
+
+    list_display = ("id", "user", "created_at", "last_used_at", "revoked_at")
+    list_select_related = ("user",)
+    fields: ClassVar[tuple[str, ...]] = ("user", "created_at", "last_used_at", "revoked_at")
+    readonly_fields = fields
+
+
+@admin.register(WebhookAddress)
+class WebhookAddressAdmin(InspectionAdmin):
+    """Where a person lets the tool `webhook_post` send."""
+
+    list_display = ("id", "owner", "url", "created_at")
+    list_select_related = ("owner",)
+    fields = ("owner", "url", "created_at")
+    readonly_fields = fields
