@@ -29,32 +29,31 @@ ValueT = TypeVar("ValueT")
 # A thread that blocks cannot be ended, only left behind; past this many no further one is
 # started.
 BLOCKED_THREADS_MAX: Final = 64
-# A result up to this size is cut and marked; more than that is a tool out of control.
+# A whole result up to this size is cut when it is stored; more is a tool out of control.
 CUTTABLE_RESULT_BYTES: Final = 32 * bounds.TOOL_RESULT_MAX_BYTES
+CUT_MARK: Final = "\n[cut: the result was {size} bytes]"
 UNKNOWN_EFFECT: Final = "It is not known whether this took effect. Do not repeat it unasked."
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a call ended, ready to be committed. `size` is the result's bytes before any cut."""
+    """How a call ended, ready to be committed."""
 
     state: ToolStep.State
     result: str
-    size: int
     error_code: ErrorCode | None = None
 
 
 def failure(failed: ToolFailed) -> Outcome:
     """Return the outcome of a call that did not do what was asked."""
-    text, size, _ = bounded(failed.result)
-    return Outcome(failed.state, text, size, failed.code)
+    return Outcome(failed.state, failed.result, failed.code)
 
 
 async def invoke(tool: Tool[Any], invocation: Invocation[Any]) -> Outcome:
     """Call `tool` once and return how it ended; it never raises what the tool raised."""
     try:
         async with asyncio.timeout(tool.timeout_seconds):
-            text, size, complete = await _taken(tool, invocation)
+            text, fits = await _taken(tool, invocation)
     except TimeoutError:
         return failure(_timed_out(tool))
     except ToolFailed as failed:
@@ -62,27 +61,13 @@ async def invoke(tool: Tool[Any], invocation: Invocation[Any]) -> Outcome:
     except Exception as error:
         log.error("tool.raised", tool=tool.name, exc_info=error)
         return failure(_broken(tool))
-    if not complete or size > CUTTABLE_RESULT_BYTES:
-        return Outcome(State.FAILED, text, size, ErrorCode.TOOL_RESULT_TOO_LARGE)
-    return Outcome(State.SUCCEEDED, text, size)
-
-
-def bounded(result: str | Iterable[str]) -> tuple[str, int, bool]:
-    """Return the result within its bound, its size before the cut, and whether it was read
-    whole.
-
-    What was cut says so in plain words at its end, with the original size. Pieces are read
-    until the bound: an endless result ends there.
-    """
-    taken = _Taken()
-    for piece in [result] if isinstance(result, str) else result:
-        if not taken.add(piece):
-            break
-    return taken.close(whole=isinstance(result, str))
+    if not fits:
+        return Outcome(State.FAILED, text, ErrorCode.TOOL_RESULT_TOO_LARGE)
+    return Outcome(State.SUCCEEDED, text)
 
 
 class _Taken:
-    """Text put together until it is larger than the bound."""
+    """A result in pieces, put together until it is larger than the bound."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -92,31 +77,51 @@ class _Taken:
         """Keep `piece`; return whether more may come."""
         text = storable(piece)
         self._size += len(text.encode())
-        self._pieces.append(cut_utf8(text, bounds.TOOL_RESULT_MAX_BYTES + 1))
+        self._pieces.append(cut_utf8(text, bounds.TOOL_RESULT_MAX_BYTES))
         return self._size <= bounds.TOOL_RESULT_MAX_BYTES
 
-    def close(self, *, whole: bool) -> tuple[str, int, bool]:
-        """Return the text with its mark, its size, and whether nothing was left unread."""
+    def close(self) -> tuple[str, bool]:
+        """Return the text, marked where it was cut, and whether it fits."""
         text = "".join(self._pieces)
         if self._size <= bounds.TOOL_RESULT_MAX_BYTES:
-            return text, self._size, True
-        more = "" if whole else "more than "
-        mark = f"\n[cut: the whole result is {more}{self._size} bytes]"
-        room = bounds.TOOL_RESULT_MAX_BYTES - len(mark)
-        return cut_utf8(text, room) + mark, self._size, whole
+            return text, True
+        return _cut(text, f"more than {bounds.TOOL_RESULT_MAX_BYTES}"), False
 
 
-async def _taken(tool: Tool[Any], invocation: Invocation[Any]) -> tuple[str, int, bool]:
+def _whole(text: str) -> tuple[str, bool]:
+    """Return a result that came in one piece, and whether it may be stored, cut if need be."""
+    size = len(text.encode(errors="replace"))
+    if size <= CUTTABLE_RESULT_BYTES:
+        return text, True
+    return _cut(storable(text[: bounds.TOOL_RESULT_MAX_BYTES]), str(size)), False
+
+
+def _cut(text: str, size: str) -> str:
+    mark = CUT_MARK.format(size=size)
+    return cut_utf8(text, bounds.TOOL_RESULT_MAX_BYTES - len(mark)) + mark
+
+
+def _in_pieces(pieces: Iterable[str]) -> tuple[str, bool]:
+    taken = _Taken()
+    for piece in pieces:
+        if not taken.add(piece):
+            break
+    return taken.close()
+
+
+async def _taken(tool: Tool[Any], invocation: Invocation[Any]) -> tuple[str, bool]:
     match tool.runs:
         case "in_database_thread":
-            return await in_thread(_call_and_take, tool, invocation)
+            return await in_thread(_call, tool, invocation)
         case "in_own_thread":
-            return await _in_own_thread(lambda: _call_and_take(tool, invocation))
+            return await _in_own_thread(lambda: _call(tool, invocation))
         case "on_loop":
             result = tool.call(invocation)
             settled: Result = await result if inspect.isawaitable(result) else result
+            if isinstance(settled, str):
+                return _whole(settled)
             if not isinstance(settled, AsyncIterable):
-                return bounded(settled)
+                return _in_pieces(settled)
             taken = _Taken()
             async with contextlib.AsyncExitStack() as stack:
                 if hasattr(settled, "aclose"):
@@ -124,14 +129,16 @@ async def _taken(tool: Tool[Any], invocation: Invocation[Any]) -> tuple[str, int
                 async for piece in settled:
                     if not taken.add(piece):
                         break
-            return taken.close(whole=False)
+            return taken.close()
 
 
-def _call_and_take(tool: Tool[Any], invocation: Invocation[Any]) -> tuple[str, int, bool]:
+def _call(tool: Tool[Any], invocation: Invocation[Any]) -> tuple[str, bool]:
     result = tool.call(invocation)
-    if not isinstance(result, str | Iterable):
+    if isinstance(result, str):
+        return _whole(result)
+    if not isinstance(result, Iterable):
         raise TypeError(f"{tool.name} runs in a thread and returned something to await")
-    return bounded(result)
+    return _in_pieces(result)
 
 
 def _timed_out(tool: Tool[Any]) -> ToolFailed:
