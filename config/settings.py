@@ -126,7 +126,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "config.static.StaticFiles",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -168,10 +168,10 @@ X_FRAME_OPTIONS = "DENY"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
 
 STATIC_URL = "/static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
-# Served by whitenoise straight from the apps: one build step fewer, and the files are few and
-# small.
+STATIC_ROOT = None
+# Served by whitenoise straight from the apps: they are few and small, with no build step.
 WHITENOISE_USE_FINDERS = True
+WHITENOISE_ALLOW_ALL_ORIGINS = False
 
 # --- Hints: Channels and Celery ---------------------------------------------------------------
 # Hints carry ids of one database, so queue and channel names carry its name: two installations
@@ -213,7 +213,7 @@ CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
 if BROKER_URL:
     CELERY_BROKER_URL = BROKER_URL
 else:
-    CELERY_BROKER_URL = "holdfast://"
+    CELERY_BROKER_URL = "holdfast://localhost"
     CELERY_BROKER_TRANSPORT_OPTIONS = {"folder": str(HOME.broker), "polling_interval": 0.1}
 
 # --- Logs -------------------------------------------------------------------------------------
