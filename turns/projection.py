@@ -33,7 +33,7 @@ PAGE_MAX_CONVERSATIONS: Final = 100
 MISSED_TURNS_MAX: Final = 3
 EXCERPT_CHARS: Final = 80
 # within a bigint and an integer of PostgreSQL
-CURSOR: Final = re.compile(r"\d{1,18}\.\d{1,18}\.\d{1,9}\.\d{1,9}", re.ASCII)
+CURSOR: Final = re.compile(r"\d{1,18}\.\d{1,18}\.\d{1,9}\.\d{1,9}\.[01]", re.ASCII)
 
 # --- JSON of one row, over the aliases t (turn), m (message) ---
 
@@ -135,23 +135,27 @@ class Cursor:
     """What a view has been shown: a revision, its latest turn, and how much of that one's text.
 
     `offset` counts the characters shown of the chunk after `seq`, for the rare chunk that needs
-    more than one frame. Clients keep a cursor as it is and hand it back.
+    more than one frame; `ended` says that the turn's end was shown. Clients keep a cursor as it
+    is and hand it back.
     """
 
     revision: int
     turn_id: int = 0
     seq: int = 0
     offset: int = 0
+    ended: bool = False
 
     def __str__(self) -> str:
-        return f"{self.revision}.{self.turn_id}.{self.seq}.{self.offset}"
+        parts = (self.revision, self.turn_id, self.seq, self.offset, int(self.ended))
+        return ".".join(map(str, parts))
 
     @classmethod
     def parse(cls, text: str) -> Cursor | None:
         """Return the cursor a client handed back, None when it is not one of ours."""
         if CURSOR.fullmatch(text) is None:
             return None
-        return cls(*map(int, text.split(".")))
+        revision, turn_id, seq, offset, ended = map(int, text.split("."))
+        return cls(revision, turn_id, seq, offset, ended=bool(ended))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,10 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A conversation as it was at one moment: its newest messages, newest first."""
+    """A conversation as it was at one moment.
+
+    `messages` are the newest, newest first: one more than is shown, where there are more.
+    """
 
     revision: int
     conversation: ConversationShape
@@ -189,29 +196,27 @@ class Change:
 
 
 def snapshots_statement() -> LiteralString:
-    """Return the statement of `snapshots`, the panels' parts included."""
+    """Return `SNAPSHOTS` with the panels' parts: one row for each place that exists."""
     return _with_panels(SNAPSHOTS)
 
 
 def changes_statement() -> LiteralString:
-    """Return the statement of `changes`, the panels' parts included."""
+    """Return `CHANGES` with the panels' parts: one row for each place that still exists."""
     return _with_panels(CHANGES)
 
 
 def _with_panels(statement: LiteralString) -> LiteralString:
     parts = ", ".join(f"'{p.key}', coalesce(({p.objects_sql}), '[]'::json)" for p in panels)
-    return cast(LiteralString, statement.replace("/* panels */", parts))
+    return statement.replace("/* panels */", parts)
 
 
-def snapshots_parameters(
-    places: Iterable[tuple[int, int]], limit: int = SNAPSHOT_MESSAGES
-) -> dict[str, Any]:
+def snapshots_parameters(places: Iterable[tuple[int, int]]) -> dict[str, Any]:
     """Return the parameters for the (conversation, owner) pairs in `places`."""
     pairs = list(places)
     return {
         "conversations": [conversation_id for conversation_id, _ in pairs],
         "owners": [owner_id for _, owner_id in pairs],
-        "limit": limit,
+        "limit": SNAPSHOT_MESSAGES + 1,
     }
 
 
@@ -227,36 +232,31 @@ def changes_parameters(watched: Sequence[Watched]) -> dict[str, Any]:
     }
 
 
-def read_snapshots(rows: Iterable[Sequence[Any]], count: int) -> list[Snapshot | None]:
-    """Return a snapshot for each place asked for, None where there is none for its owner."""
-    found: list[Snapshot | None] = [None] * count
-    for place, text in rows:
-        value = json.loads(text)
-        found[place - 1] = Snapshot(
-            revision=value["revision"],
-            conversation=ConversationShape.model_validate(value["conversation"]),
-            turn=_turn(value["turn"]) if value["turn"] else None,
-            messages=tuple(MessageView.model_validate(m) for m in value["messages"]),
-            panels=value["panels"],
-        )
-    return found
+def read_snapshot(text: str) -> Snapshot:
+    """Return what the second column of `SNAPSHOTS` says."""
+    value = json.loads(text)
+    return Snapshot(
+        revision=value["revision"],
+        conversation=ConversationShape.model_validate(value["conversation"]),
+        turn=_turn(value["turn"]) if value["turn"] else None,
+        messages=tuple(MessageView.model_validate(m) for m in value["messages"]),
+        panels=value["panels"],
+    )
 
 
-def read_changes(rows: Iterable[Sequence[Any]], count: int) -> list[Change | None]:
-    """Return the change at each watched place, None where nothing is left for its owner."""
-    found: list[Change | None] = [None] * count
-    for place, revision, rewritten, turn_id, seqs, texts, is_known, moved in rows:
-        value = json.loads(moved) if moved is not None else None
-        found[place - 1] = Change(
-            revision=revision,
-            rewritten_revision=rewritten,
-            turn_id=turn_id,
-            chunks=tuple(zip(seqs or (), texts or (), strict=True)),
-            is_known=is_known,
-            turns=None if value is None else tuple(_turn(t) for t in value["turns"]),
-            panels={} if value is None else value["panels"],
-        )
-    return found
+def read_change(row: Sequence[Any]) -> Change:
+    """Return what a row of `CHANGES` says, its place left out."""
+    revision, rewritten_revision, turn_id, seqs, texts, is_known, moved = row
+    value = json.loads(moved) if moved is not None else None
+    return Change(
+        revision=revision,
+        rewritten_revision=rewritten_revision,
+        turn_id=turn_id,
+        chunks=tuple(zip(seqs or (), texts or (), strict=True)),
+        is_known=is_known,
+        turns=None if value is None else tuple(_turn(t) for t in value["turns"]),
+        panels={} if value is None else value["panels"],
+    )
 
 
 def _turn(value: dict[str, Any]) -> TurnView:
@@ -272,7 +272,8 @@ def _turn(value: dict[str, Any]) -> TurnView:
 def snapshot(conversation_id: int, owner_id: int) -> Snapshot | None:
     """Return the conversation as it is now; None when this person has no such conversation."""
     parameters = snapshots_parameters([(conversation_id, owner_id)])
-    return read_snapshots(_rows(snapshots_statement(), parameters), 1)[0]
+    rows = _rows(snapshots_statement(), parameters)
+    return read_snapshot(rows[0][1]) if rows else None
 
 
 def turn(turn_id: int, owner_id: int) -> TurnView | None:
@@ -351,4 +352,4 @@ def conversations(
 def _rows(statement: LiteralString, parameters: dict[str, Any]) -> list[Sequence[Any]]:
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters)
-        return cursor.fetchall()
+        return cast(list[Sequence[Any]], cursor.fetchall())
