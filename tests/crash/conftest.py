@@ -9,7 +9,6 @@ import pytest
 
 from tests.simulators import client
 from tests.simulators.client import Simulator
-from tests.support.runtimes import watch_database
 from tests.support.worker import WorkerStarter, workers
 
 
@@ -43,8 +42,7 @@ def sink(sink_process: Simulator) -> Simulator:
 def start_worker(
     process_environment: dict[str, str], model: Simulator, tmp_path: Path
 ) -> Iterator[WorkerStarter]:
-    """Start real workers on this test's database; the database was seen unbroken until now."""
-    watch_database()
+    """Start real workers on this test's database."""
     environment = {
         **process_environment,
         "LLM_API": "responses",

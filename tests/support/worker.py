@@ -1,4 +1,4 @@
-"""A real Celery worker on a test's database, which can be held at named points and killed there."""
+"""A real Celery worker on a test's database, to be held at named points and killed there."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from kombu import Connection
 from config.embedded.children import start
 from config.settings import hint_scope
 from recovery.models import Runtime
+from tests.support.runtimes import watch_database
 from tests.support.waiting import wait_until
 from turns.dispatch import TASK
 
@@ -105,7 +106,10 @@ class Worker:
 
     def wait_until_reached(self, name: str) -> None:
         """Return once the process stands at the probe."""
-        wait_until(lambda: self.reached(name) or not self.running, f"{name} reached")
+        try:
+            wait_until(lambda: self.reached(name) or not self.running, f"{name} reached")
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{self.said()}") from None
         assert self.running, self.said()
 
     def release(self, name: str) -> None:
@@ -162,4 +166,7 @@ class WorkerStarter:
         directory = self._directory / f"worker-{len(self.started)}"
         worker = Worker({**self._environment, **environment}, directory, stop_at=stop_at)
         self.started.append(worker)
-        return worker.start()
+        worker.start()
+        # as if the database had been seen for long: otherwise nobody is buried for one lease
+        watch_database()
+        return worker
