@@ -34,6 +34,7 @@ from turns.models import (
     Turn,
     WebhookAddress,
 )
+from turns.transitions import RequestFacts
 
 M = TypeVar("M", bound=Model)
 
@@ -278,3 +279,19 @@ def fence_of(turn: Turn) -> Fence:
     """Return the proof the owner of a running turn holds."""
     assert turn.claim_token is not None
     return Fence(turn.pk, turn.generation, turn.claim_token)
+
+
+def request_facts(**changes: Any) -> RequestFacts:
+    """Return what a request's receipt would record."""
+    facts = {
+        "provider_api": "responses",
+        "model": "scripted",
+        "instructions_digest": digest("instructions"),
+        "input_digest": digest("input"),
+        "tools_digest": digest("tools"),
+        "request_digest": digest("request"),
+        "message_count": 1,
+        "byte_count": 12,
+        "offers_tools": True,
+    }
+    return RequestFacts(**{**facts, **changes})
