@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from http.cookiejar import DefaultCookiePolicy
@@ -17,6 +18,7 @@ from typing import Final
 
 import aiohttp
 import httpx
+from aiohttp.connector import Connection
 from httpx_aiohttp import AiohttpTransport
 
 from recovery.errors import ErrorCode, ProviderFailed
@@ -67,6 +69,7 @@ class EventStreamClient:
                 ),
                 # one person's request must not carry what another's answer has set
                 cookie_jar=aiohttp.DummyCookieJar(),
+                response_class=_Response,
             )
 
         self._client = httpx.AsyncClient(
@@ -166,7 +169,7 @@ def _before_the_answer(error: Exception) -> ProviderFailed:
             return ProviderFailed(ErrorCode.PROVIDER_UNREACHABLE, reason="tls")
         case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError():
             return ProviderFailed(ErrorCode.PROVIDER_UNREACHABLE, reason="connect")
-        case aiohttp.InvalidURL():
+        case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
             return ProviderFailed(ErrorCode.PROVIDER_UNREACHABLE, reason="address")
         case aiohttp.SocketTimeoutError() | httpx.TimeoutException() | TimeoutError():
             return ProviderFailed(ErrorCode.PROVIDER_TIMEOUT, reason="no_answer")
@@ -185,6 +188,32 @@ def _inside_the_answer(error: Exception) -> ProviderFailed:
             return ProviderFailed(ErrorCode.PROVIDER_PROTOCOL, reason="http")
         case _:
             return ProviderFailed(ErrorCode.TRUNCATED_STREAM, reason="disconnected")
+
+
+class _Response(aiohttp.ClientResponse):
+    """An answer whose body ends with its connection.
+
+    aiohttp (3.14) closes the connection at a malformed chunk without telling the body, which
+    would then be waited for for ever.
+    """
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        started = await super().start(connection)
+        protocol = connection.protocol
+        closed = protocol.closed if protocol is not None else None
+        if closed is not None:
+            # the connection may outlive this answer
+            answer = weakref.ref(self)
+            closed.add_done_callback(lambda ended: _end(answer(), ended))
+        return started
+
+
+def _end(answer: aiohttp.ClientResponse | None, closed: asyncio.Future[None]) -> None:
+    if not closed.cancelled():
+        closed.exception()
+    if answer is None or answer.content.is_eof() or answer.content.exception() is not None:
+        return
+    answer.content.set_exception(aiohttp.ClientPayloadError("connection closed"))
 
 
 def _origin(error: Exception) -> BaseException:
