@@ -82,9 +82,10 @@ def settings_agree(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 def _sessions_end_within(lease_seconds: float) -> list[CheckMessage]:
     """Return an error where a vanished peer is noticed later than its lease ends."""
     options: dict[str, Any] = connections["default"].settings_dict["OPTIONS"]
-    silent = options.get("keepalives_idle", 0) + (
-        options.get("keepalives_interval", 0) * options.get("keepalives_count", 0)
+    idle, interval, count = (
+        int(options.get(f"keepalives_{name}", 0)) for name in ("idle", "interval", "count")
     )
+    silent = idle + interval * count
     if 0 < silent < lease_seconds:
         return []
     return [

@@ -16,7 +16,7 @@ from typing import Final
 
 import pgtrigger
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from recovery import bounds
@@ -160,10 +160,6 @@ class Pulse(models.Model):
         verbose_name_plural = "pulse"
         constraints = [
             models.CheckConstraint(condition=Q(id=1), name="recovery_pulse_is_one_row"),
-            models.CheckConstraint(
-                condition=Q(unbroken_since__lte=F("last_at")),
-                name="recovery_pulse_unbroken_until_last",
-            ),
         ]
 
     def __str__(self) -> str:

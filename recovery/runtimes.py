@@ -44,7 +44,8 @@ START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 5
 RECONNECT_MIN_SECONDS: Final = 0.05
-RECONNECT_MAX_SECONDS: Final = 1.0
+# Well below the grace: whoever is back first may look at once.
+RECONNECT_MAX_SECONDS: Final = bounds.LOCK_GRACE_SECONDS / 4
 # While the loop's tick is too old, look often: the lease may have little left when it ticks
 # again.
 STALE_LOOP_POLL_SECONDS: Final = 0.1

@@ -6,28 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from django.db import connection
 
 from tests.support.processes import RuntimeProcess
 
 StartRuntime = Callable[..., RuntimeProcess]
-
-
-@pytest.fixture
-def watched_database(transactional_db: None) -> None:
-    """The database has been seen without a gap for an hour: whoever is dead may be buried."""
-    watch_database()
-
-
-def watch_database() -> None:
-    """Write the pulse of a database that was watched for an hour, up to this moment."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO recovery_pulse (id, last_at, unbroken_since) "
-            "SELECT 1, n, n - interval '1 hour' FROM clock_timestamp() AS n "
-            "ON CONFLICT (id) DO UPDATE SET last_at = excluded.last_at, "
-            "unbroken_since = excluded.unbroken_since"
-        )
 
 
 @pytest.fixture

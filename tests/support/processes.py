@@ -21,7 +21,7 @@ PATIENCE_SECONDS: Final = 40.0
 class ChildProcess:
     """A Python module run as a process that prints one JSON object a line.
 
-    Nothing sleeps: `expect` returns when the line is there and fails when it cannot come any more.
+    Nothing sleeps: `expect` returns when the line is there and fails when it cannot come.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class ChildProcess:
         self.log = log
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(  # noqa: S603
+            self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=ROOT,
                 env=dict(environment),
@@ -109,7 +109,9 @@ class ChildProcess:
 class RuntimeProcess(ChildProcess):
     """A process that is a runtime and nothing else (`tests.support.runtime_process`)."""
 
-    def __init__(self, *, environment: Mapping[str, str], log: Path, role: str = "worker") -> None:
+    def __init__(
+        self, *, environment: Mapping[str, str], log: Path, role: str = "worker"
+    ) -> None:
         super().__init__(
             "tests.support.runtime_process", role, environment=environment, log=log
         )

@@ -1,12 +1,14 @@
 """A small real runtime: a keeper, an event loop that ticks, and what a test tells it to do.
 
-Reads one JSON command a line: sweep, hang, open_transaction, spin, stop. Prints what happens to it.
+Reads one JSON command a line: sweep, hang, block_tool, open_transaction, ask, stop. Prints what
+happens to it. TEST_CLOCK_SKEW_SECONDS makes its clock wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 import time
@@ -14,6 +16,10 @@ from typing import Any, Final
 from uuid import UUID
 
 import django
+
+_real_time = time.time
+_skew = float(os.environ.get("TEST_CLOCK_SKEW_SECONDS", "0"))
+time.time = lambda: _real_time() + _skew
 
 django.setup()
 
@@ -73,7 +79,7 @@ def ask(sql: str) -> None:
         report("answer", row=[str(value) for value in cursor.fetchone()])
 
 
-async def obey(keeper: RuntimeKeeper) -> None:
+async def obey() -> None:
     """Do what the test says until it says stop."""
     loop = asyncio.get_running_loop()
     sweeper: SweepThread | None = None
@@ -107,7 +113,7 @@ async def main(role: str) -> None:
     keeper = RuntimeKeeper(role, on_fenced=fenced)
     keeper.start()
     tasks = [asyncio.create_task(tick(keeper)), asyncio.create_task(watch_registrations())]
-    await obey(keeper)
+    await obey()
     for task in tasks:
         task.cancel()
     keeper.stop()

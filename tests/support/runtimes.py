@@ -1,0 +1,61 @@
+"""Runtime rows and pulses as the database would show them. Ages are on the database's clock."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.db import connection
+
+from recovery.models import Runtime
+
+
+def watch_database(*, for_seconds: float = 3_600) -> None:
+    """Write the pulse of a database that was seen without a gap until this moment."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO recovery_pulse (id, last_at, unbroken_since) "
+            "SELECT 1, n, n - make_interval(secs => %s) FROM clock_timestamp() AS n "
+            "ON CONFLICT (id) DO UPDATE SET last_at = excluded.last_at, "
+            "unbroken_since = excluded.unbroken_since",
+            [for_seconds],
+        )
+
+
+def age(model: type[Any], column: str, *, seconds: float, **which: Any) -> None:
+    """Move a time of the rows `which` into the past."""
+    with connection.cursor() as cursor:
+        table, quote = model._meta.db_table, connection.ops.quote_name
+        keys = " AND ".join(f"{quote(key)} = %s" for key in which) or "TRUE"
+        cursor.execute(
+            f"UPDATE {table} SET {quote(column)} = {quote(column)} "
+            f"- make_interval(secs => %s) WHERE {keys}",
+            [seconds, *which.values()],
+        )
+
+
+def runtime_row(*, lease_seconds: float = 15.0, **columns: Any) -> Runtime:
+    """Return a living runtime row without a process; its lease ends in `lease_seconds`."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT clock_timestamp(), clock_timestamp() + make_interval(secs => %s)",
+            [lease_seconds],
+        )
+        now, lease_expires_at = cursor.fetchone()
+    defaults: dict[str, Any] = {
+        "id": uuid4(),
+        "role": "worker",
+        "host_id": "host",
+        "host": "host",
+        "pid": 1,
+        "boot_id": "boot",
+        "started_at": now,
+        "renewed_at": now,
+        "lease_expires_at": lease_expires_at,
+    }
+    return Runtime.objects.create(**{**defaults, **columns})
+
+
+def stop_reason(runtime_id: UUID) -> str:
+    """Return how the runtime ended, or an empty text while it lives."""
+    return Runtime.objects.get(pk=runtime_id).stop_reason
