@@ -1,0 +1,3 @@
+"""Scripted services for the tests in this directory."""
+
+from tests.support.scripted import *  # noqa: F403
