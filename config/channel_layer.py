@@ -229,11 +229,13 @@ class _Loop:
                 if connection is None:
                     connection = await connect()
                 await connection.execute(NOTIFY, [PG_CHANNEL, texts])
-            except psycopg.Error as error:
-                failure = error
+            except BaseException as error:
                 if connection is not None:
                     await _close(connection)
                 connection = None
+                if not isinstance(error, psycopg.Error):  # cancelled
+                    raise
+                failure = error
             else:
                 return connection, None
         return None, failure

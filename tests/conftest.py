@@ -132,6 +132,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = kept
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Give up a connection that the last test lost: it must not fail the next one."""
+    opened = connections["default"].connection
+    if opened is not None and opened.closed:
+        connections["default"].in_atomic_block = False
+        connections["default"].close()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run that skipped something, where that is asked for."""
