@@ -58,7 +58,7 @@ async def connect() -> Connection:
     )
 
 
-class NotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc] - Channels has no types
+class NotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # untyped
     """The Channels API over one notification channel of the database.
 
     Groups and process-specific channels (`new_channel`) work across processes; a plain channel

@@ -38,8 +38,8 @@ def _point_django_at(name: str) -> None:
     scope = hint_scope(name)
     celery_app.conf.task_default_queue = scope
     if settings.CHANNEL_URL:
-        settings.CHANNEL_LAYERS["default"]["CONFIG"]["prefix"] = scope
-    settings.DATABASES["default"]["NAME"] = name  # type: ignore[index]
+        settings.CHANNEL_LAYERS["default"]["CONFIG"]["prefix"] = scope  # type: ignore[index]
+    settings.DATABASES["default"]["NAME"] = name
     connections["default"].settings_dict["NAME"] = name
 
 

@@ -119,7 +119,7 @@ class Stack:
         password = secret(self.home, "admin_password", random_bytes=12)
         user = users.filter(username=USERNAME).first()
         if user is None:
-            user = users.create_superuser(USERNAME, password=password)  # type: ignore[attr-defined]
+            user = users.create_superuser(USERNAME, password=password)
             return password
         return password if user.check_password(password) else None
 
