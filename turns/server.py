@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from uuid import UUID, uuid4
 
 import structlog
@@ -134,9 +135,8 @@ class TurnServer:
         """
         work = asyncio.create_task(answering.run(), name=f"turn {self.turn_id}")
         try:
-            await asyncio.wait(
-                {work, self._stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            either: set[asyncio.Future[Any]] = {work, self._stop}
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not work.done():
                 work.cancel()

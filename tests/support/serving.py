@@ -1,4 +1,4 @@
-"""Turns served inside the test process: a real TurnServer, text log and adapter, a scripted model."""
+"""Turns served inside the test process: everything real but the model, which is scripted."""
 
 from __future__ import annotations
 

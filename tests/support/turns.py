@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import Model
+
 from recovery.models import RecoveryEvent
 from tests.support.waiting import wait_until
 from turns.models import (
@@ -17,7 +19,7 @@ from turns.models import (
 )
 from turns.transitions import admit_turn
 
-ROWS = (Conversation, Message, Turn, Receipt, ProviderStep, ToolStep, TextChunk, RecoveryEvent)
+ROWS: tuple[type[Model], ...] = (Conversation, Message, Turn, Receipt, ProviderStep, ToolStep, TextChunk, RecoveryEvent)
 
 
 def ask(conversation: Conversation, text: str = "What is it?") -> Turn:
