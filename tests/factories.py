@@ -42,7 +42,7 @@ Trait = factory.Trait
 Now_ = factory.LazyFunction(Now)
 
 
-def ending(state: str, code: str = "") -> Trait:
+def ending(state: str, code: str = "") -> Any:
     """Return the trait of an end: its state, its time, its code."""
     return Trait(state=state, finished_at=Now_, error_code=code)
 

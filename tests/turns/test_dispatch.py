@@ -1,0 +1,85 @@
+"""The hint that a turn waits: after the commit, never in the way, free to be lost."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+import pytest
+from celery import current_app
+
+from recovery.errors import Refused
+from tests import factories as make
+from turns import dispatch, transitions
+from turns.models import Turn
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
+    """What reaches the broker."""
+    messages: list[tuple[str, list[int]]] = []
+
+    def send_task(name: str, args: list[int], **_: Any) -> None:
+        messages.append((name, args))
+
+    monkeypatch.setattr(current_app, "send_task", send_task)
+    return messages
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_hint_carries_the_id_alone_and_leaves_after_the_commit(
+    sent: list[tuple[str, list[int]]],
+) -> None:
+    conversation = make.ConversationFactory.create()
+    turn = transitions.admit_turn(conversation.owner_id, conversation.pk, "Why?").turn
+
+    assert dispatch.flush(5)
+    assert sent == [("turns.tasks.run_turn", [turn.pk])]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_refused_or_repeated_request_sends_none(sent: list[tuple[str, list[int]]]) -> None:
+    turn = make.TurnFactory.create(client_key="k")
+    owner, conversation = turn.conversation.owner_id, turn.conversation_id
+
+    with pytest.raises(Refused):
+        transitions.admit_turn(owner, conversation, "And?")
+    transitions.admit_turn(owner, conversation, turn.user_message.text, client_key="k")
+
+    assert dispatch.flush(5)
+    assert sent == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_broker_that_is_down_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("connection refused")
+
+    monkeypatch.setattr(current_app, "send_task", refuse)
+    conversation = make.ConversationFactory.create()
+    turn = transitions.admit_turn(conversation.owner_id, conversation.pk, "Why?").turn
+
+    assert dispatch.flush(5)
+    assert Turn.objects.get(pk=turn.pk).state == "queued"
+
+
+def test_a_broker_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past what may wait, hints are dropped: the sweep sends others."""
+    arrived: queue.Queue[int] = queue.Queue()
+    release: queue.Queue[None] = queue.Queue()
+
+    def hang(_: str, args: list[int], **__: Any) -> None:
+        arrived.put(args[0])
+        release.get()
+
+    monkeypatch.setattr(current_app, "send_task", hang)
+    dispatch.dispatch_turn(0)
+    assert arrived.get(timeout=10) == 0
+    for turn_id in range(1, dispatch.WAITING_HINTS_MAX + 10):
+        dispatch.dispatch_turn(turn_id)
+
+    assert not dispatch.flush(0)
+    for _ in range(dispatch.WAITING_HINTS_MAX + 1):
+        release.put(None)
+    assert dispatch.flush(10)
+    assert arrived.qsize() == dispatch.WAITING_HINTS_MAX
