@@ -100,11 +100,15 @@ class TurnHost:
         loop.
         """
         self._draining = True
+        if not self._thread.is_alive():
+            return
         left = max(0.0, deadline - time.monotonic())
-        with contextlib.suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(self._drain(left), self._loop).result(
-                left + 2 * INTERRUPT_SECONDS
-            )
+        draining = asyncio.run_coroutine_threadsafe(self._drain(left), self._loop)
+        try:
+            draining.result(left + 2 * INTERRUPT_SECONDS)
+        except TimeoutError:
+            # The database is away: the sweep ends what is left as orphans of a stopped runtime.
+            draining.cancel()
         self._call(self._stopping.set)
         self._thread.join(INTERRUPT_SECONDS)
 

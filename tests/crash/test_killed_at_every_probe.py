@@ -1,8 +1,8 @@
 """A live TurnServer in a real worker is killed at each step of the protocol.
 
-Contract, "Text turns": recovery makes every durable row terminal in one transaction and invents
-no completion, usage or output; running it again is a no-op; nothing external happens again until
-the person sends again.
+Contract, "Text turns": recovery makes every durable row terminal in one transaction and
+invents no completion, usage or output; running it again is a no-op; nothing external happens
+again until the person sends again.
 """
 
 from __future__ import annotations

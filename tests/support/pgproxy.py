@@ -23,7 +23,7 @@ class Proxy:
         self._when: When = "after"
 
     def arm(self, nth: int, when: When) -> None:
-        """Lose the connection of the `nth` COMMIT from now, before or after the server ran it."""
+        """Lose the connection of the `nth` COMMIT from now, before or after it has run."""
         self._when = when
         self._countdown = nth
 

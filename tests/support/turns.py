@@ -19,7 +19,16 @@ from turns.models import (
 )
 from turns.transitions import admit_turn
 
-ROWS: tuple[type[Model], ...] = (Conversation, Message, Turn, Receipt, ProviderStep, ToolStep, TextChunk, RecoveryEvent)
+ROWS: tuple[type[Model], ...] = (
+    Conversation,
+    Message,
+    Turn,
+    Receipt,
+    ProviderStep,
+    ToolStep,
+    TextChunk,
+    RecoveryEvent,
+)
 
 
 def ask(conversation: Conversation, text: str = "What is it?") -> Turn:

@@ -10,7 +10,8 @@ from django.db.models.functions import Now
 
 from recovery.errors import ErrorCode
 from recovery.executor import in_thread
-from recovery.fences import marked_by_row
+from recovery.fences import claimed_mark
+from tests.factories import TurnFactory
 from tests.simulators.client import Simulator
 from tests.simulators.replies import Reply, close, error_reply, hold, json_reply, send
 from tests.simulators.responses_wire import (
@@ -22,6 +23,7 @@ from tests.simulators.responses_wire import (
 )
 from tests.support.serving import Serving, provider_steps, receipt_of, serving
 from tests.support.turns import everything, require_terminal, text_of
+from tests.support.waiting import wait_until
 from turns import bounds
 from turns.limits import Limits
 from turns.models import Message, Turn
@@ -62,40 +64,33 @@ def cut(*steps: Any) -> Reply:
     return frames_reply(send(*frames), *steps)
 
 
-@pytest.mark.parametrize(
-    ("reply", "state", "code", "text"),
-    [
-        (cut(close()), "failed", "truncated_stream", "Once upon"),
-        (cut(), "failed", "truncated_stream", "Once upon"),
-        (cut(send(b"event: response.comp"), close()), "failed", "truncated_stream", "Once upon"),
-        (
-            cut(send(Stream().event("error", code="server_error", message="You said: secret"))),
-            "failed",
-            "provider_unavailable",
-            "Once upon",
-        ),
-        (
-            cut(send(Stream().terminal("incomplete", incomplete_details={"reason": "x"}))),
-            "failed",
-            "response_incomplete",
-            "Once upon",
-        ),
-        (cut(send(Stream().terminal("cancelled"))), "cancelled", "cancelled", "Once upon"),
-        (error_reply(500), "failed", "provider_unavailable", ""),
-        (json_reply({"error": {"message": "secret"}}, status=500), "failed", "provider_unavailable", ""),
-        (error_reply(401, code="invalid_api_key"), "failed", "provider_auth", ""),
-        (error_reply(429), "failed", "provider_rate_limited", ""),
-        (answer(), "failed", "empty_output", ""),
-        (answer("  \n"), "failed", "empty_output", "  \n"),
-    ],
-    ids=[
-        "connection closed", "no terminal event", "cut inside a frame", "error after 200", "incomplete",
-        "cancelled by the service", "500 empty", "500 with a body", "401", "429", "nothing", "blank",
-    ],
-)  # fmt: skip
+ERROR_IN_STREAM = Stream().event("error", code="server_error", message="You said: secret")
+INCOMPLETE = Stream().terminal("incomplete", incomplete_details={"reason": "max_tokens"})
+BODY = {"error": {"message": "secret"}}
+ONCE = "Once upon"
+# how the service ends: its reply, and the state, code and text the turn must have
+ENDINGS: dict[str, tuple[Reply, str, str, str]] = {
+    "connection closed": (cut(close()), "failed", "truncated_stream", ONCE),
+    "no terminal event": (cut(), "failed", "truncated_stream", ONCE),
+    "cut in a frame": (cut(send(b"event: "), close()), "failed", "truncated_stream", ONCE),
+    "error after 200": (cut(send(ERROR_IN_STREAM)), "failed", "provider_unavailable", ONCE),
+    "incomplete": (cut(send(INCOMPLETE)), "failed", "response_incomplete", ONCE),
+    "cancelled": (cut(send(Stream().terminal("cancelled"))), "cancelled", "cancelled", ONCE),
+    "500 without a body": (error_reply(500), "failed", "provider_unavailable", ""),
+    "500 with a body": (json_reply(BODY, status=500), "failed", "provider_unavailable", ""),
+    "401": (error_reply(401, code="invalid_api_key"), "failed", "provider_auth", ""),
+    "429": (error_reply(429), "failed", "provider_rate_limited", ""),
+    "nothing": (answer(), "failed", "empty_output", ""),
+    "blank": (answer("  \n"), "failed", "empty_output", "  \n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 async def test_an_answer_that_does_not_end_well_is_never_a_completion(
-    model: Simulator, reply: Reply, state: str, code: str, text: str, capfd: Any
+    model: Simulator, ending: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    # behaviour B2; failures H31, H32, H33
+    reply, state, code, text = ENDINGS[ending]
     model.script(reply)
     async with serving(model.base_url) as runtime:
         turn = await runtime.serve(await runtime.ask("my secret question"))
@@ -164,11 +159,9 @@ async def test_text_exactly_at_its_bound_is_an_answer(model: Simulator) -> None:
 
 
 async def with_wall_clock(runtime: Serving, seconds: float) -> Turn:
-    """Return a queued turn with a wall clock of its own: limits never change after admission."""
+    """Return a queued turn with a wall clock of its own, as admission would fix it."""
 
     def admit() -> Turn:
-        from tests.factories import TurnFactory
-
         limits = {**Limits().snapshot(), "wall_clock_seconds": seconds}
         return TurnFactory.create(limits=limits)
 
@@ -272,13 +265,15 @@ async def test_a_stale_owner_that_goes_on_streaming_writes_nothing(
                 Turn.objects.filter(pk=turn.pk).update(
                     generation=2,
                     claim_token="00000000-0000-0000-0000-000000000000",
-                    write_mark=2 << 32,
+                    write_mark=claimed_mark(2),
                 )
             return everything()
 
-        # the first text is committed, or would be missing in what we compare
-        while not server.fence or not runtime.text.written(server.fence):
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(
+            wait_until,
+            lambda: server.fence and runtime.text.written(server.fence),
+            "the first text is committed",
+        )
         before = await in_thread(overtake)
         model.release("overtaken")
         assert await task is None
@@ -288,7 +283,9 @@ async def test_a_stale_owner_that_goes_on_streaming_writes_nothing(
         assert await in_thread(text_of, turn) == "Once "
 
 
-async def test_an_ended_turn_stays_as_it_is_while_the_next_one_answers(model: Simulator) -> None:
+async def test_an_ended_turn_stays_as_it_is_while_the_next_one_answers(
+    model: Simulator,
+) -> None:
     # failure H24: late chunks of the first turn touch neither
     model.script(stalled("first", match="one"), answer("second", match="two"))
     async with serving(model.base_url) as runtime:
@@ -321,8 +318,3 @@ async def test_an_error_of_our_own_ends_the_turn_as_internal(model: Simulator) -
         runtime.provider = Broken()
         turn = await runtime.serve(await runtime.ask())
     assert await ended(turn) == ("failed", "internal_error")
-
-
-def test_marks() -> None:
-    # a claim by hand above must move the mark as a claim does
-    assert marked_by_row() is not None
