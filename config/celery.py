@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 
 from celery import Celery
 from celery.beat import EmbeddedService
@@ -15,15 +14,11 @@ from config.embedded.children import tell_ready, watch_parent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
-# A sweep that waited longer than this has been overtaken by the next ones.
-SWEEP_EXPIRES_SECONDS: Final = 4
-
 broker.register()
 app = Celery("holdfast")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-if find_spec("config.worker"):
-    app.conf.imports = ("config.worker",)
+app.conf.imports = ("config.worker",)
 
 _beat: Any = None
 

@@ -209,5 +209,7 @@ def configure(options: Mapping[str, Any]) -> None:
     # Every request is a line otherwise, with its path and its address.
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("django.request").setLevel(logging.ERROR)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    # Every hint and every beat is several lines otherwise. What matters, our events say.
+    for name in ("celery", "kombu", "uvicorn", "httpx"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(capture=False)

@@ -210,6 +210,14 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 8
 CELERY_TIMEZONE = TIME_ZONE
 # In memory: two beats, or none for an hour, are safe, so there is nothing to remember.
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
+# One of three triggers of the sweep. A message that waited longer has been overtaken.
+CELERY_BEAT_SCHEDULE = {
+    "sweep": {
+        "task": "recovery.tasks.sweep",
+        "schedule": HOLDFAST_SWEEP_SECONDS,
+        "options": {"expires": 4, "ignore_result": True},
+    }
+}
 if BROKER_URL:
     CELERY_BROKER_URL = BROKER_URL
 else:

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from whitenoise.middleware import WhiteNoiseMiddleware
 
 
-class StaticFiles(WhiteNoiseMiddleware):
+class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # untyped
     """WhiteNoise that answers with whole files.
 
     Its own answer is an iterator made for WSGI, which Django's ASGI handler first reads to the

@@ -19,11 +19,16 @@ class Home:
 
     path: Path
 
-    @property
-    def cluster(self) -> Path:
-        """The parent of PostgreSQL's data directory."""
+    def cluster(self, installation_id: str) -> Path:
+        """Return the parent of PostgreSQL's data directory.
+
+        For root it lies outside, named after the installation's id and not after its path: a
+        home that is moved keeps its data, and a home that is deleted starts afresh instead of
+        meeting a cluster whose password went with it.
+        """
         if os.geteuid() == 0:
-            return ROOT_STATE / hashlib.sha256(bytes(self.path)).hexdigest()[:16]
+            name = hashlib.sha256(installation_id.encode()).hexdigest()[:16]
+            return ROOT_STATE / f"cluster-{name}"
         return self.path / "postgres"
 
     @property

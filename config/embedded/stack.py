@@ -65,6 +65,11 @@ def only_one(home: Home) -> Iterator[None]:
         yield
 
 
+def cluster(home: Home) -> Path:
+    """Return where this installation's database lies."""
+    return home.cluster(secret(home, "installation_id"))
+
+
 class Stack:
     """PostgreSQL, migrations, then model server, worker and web side by side."""
 
@@ -78,7 +83,7 @@ class Stack:
         postgres = None
         if self.embedded_database:
             postgres = Postgres(
-                home.cluster,
+                cluster(home),
                 password=secret(home, "database_password"),
                 log=home.logs / "postgres.log",
             )

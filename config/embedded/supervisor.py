@@ -162,10 +162,10 @@ class Supervisor:
                 slow = next(child for child in self.children if not child.ready)
                 raise StartFailed(f"{slow.name} is not ready; see {slow.log}")
             self._sleep(LOOK_SECONDS)
+        self._starting = False
 
     def run(self) -> None:
         """Keep the children running; return when a signal asks to stop."""
-        self._starting = False
         while not self._stop_requests:
             self._keep_postgres()
             for child in self.children:

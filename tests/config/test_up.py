@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from config.embedded.paths import Home
+from config.embedded.stack import cluster
 from tests.support.installation import Installation, alive, descendants
 from tests.support.waiting import wait_until
 
@@ -63,6 +66,25 @@ def test_a_second_start_finds_the_data_and_the_same_login(installation: Installa
     home = installation.home
     for path in (home / "secrets").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_a_moved_home_keeps_its_data_and_a_deleted_one_starts_afresh(
+    installation: Installation,
+) -> None:
+    first = installation.start()
+    installation.interrupt()
+    moved = installation.home.with_name("moved")
+    installation.home.rename(moved)
+    installation.home = moved
+    assert installation.start()["password"] == first["password"]
+    installation.interrupt()
+
+    old = cluster(Home(moved))
+    shutil.rmtree(moved)
+    try:
+        assert installation.start()["password"] not in {None, first["password"]}
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def test_killing_the_supervisor_leaves_nothing_after_two_seconds(

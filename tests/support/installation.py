@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from config.embedded.paths import Home
+from config.embedded.stack import cluster
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -110,7 +111,8 @@ class Installation:
             self.supervisor.wait()
             wait_until(lambda: not alive(running), "the killed installation is gone")
         self.close()
-        shutil.rmtree(Home(self.home.resolve()).cluster, ignore_errors=True)
+        if self.home.exists():
+            shutil.rmtree(cluster(Home(self.home.resolve())), ignore_errors=True)
 
 
 def descendants(pid: int) -> list[int]:
