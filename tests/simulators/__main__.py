@@ -9,7 +9,7 @@ import asyncio
 import sys
 from typing import Final
 
-from tests.simulators import responses_wire
+from tests.simulators import chat_wire, responses_wire
 from tests.simulators.client import SINK
 from tests.simulators.replies import Reply
 from tests.simulators.server import Service
@@ -17,6 +17,7 @@ from tests.simulators.server import Service
 # what is answered when the script is used up
 DEFAULTS: Final[dict[str, Reply]] = {
     "responses": responses_wire.answer("Hello", " there", "."),
+    "chat": chat_wire.answer("Hello", " there", "."),
     "sink": SINK,
 }
 

@@ -12,7 +12,7 @@ from tests.simulators.replies import Reply, Step, hold, send
 RESPONSE_ID: Final = "resp_1"
 USAGE: Final = {
     "input_tokens": 9,
-    "input_tokens_details": {"cached_tokens": 4},
+    "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
     "output_tokens": 5,
     "output_tokens_details": {"reasoning_tokens": 2},
     "total_tokens": 14,
@@ -77,6 +77,10 @@ def response(
     return {
         "id": response_id,
         "object": "response",
+        "created_at": 1_700_000_000,
+        "parallel_tool_calls": False,
+        "tool_choice": "auto",
+        "tools": [],
         "status": status,
         "model": "scripted",
         "output": list(output),

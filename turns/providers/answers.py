@@ -1,16 +1,19 @@
-"""What the answers of every protocol have in common: text, counters, call ids."""
+"""What the answers of every protocol have in common: frames, text, counters, call ids."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from recovery.bounds import storable
 from recovery.errors import ErrorCode, ProviderFailed
 from turns import bounds
+from turns.providers import jsontext
 from turns.providers.types import ToolCall, Usage
 
+# What services send after their last event. It ends the transport and proves nothing.
+DONE: Final = "[DONE]"
 # Far above any limit of a turn, which stores what is past it as refused; below it a runaway
 # list of calls would be a transaction of its own size.
 CALLS_PER_RESPONSE: Final = 128
@@ -43,6 +46,36 @@ class VisibleText:
         if first <= piece[-1] <= last:
             self._held, piece = piece[-1], piece[:-1]
         return storable(piece)
+
+    def rest(self) -> str:
+        """Return what is still held back, as it can be shown when nothing follows."""
+        return storable(self._held)
+
+
+def frame_in(data: str) -> dict[str, Any] | None:
+    """Return the JSON object in `data`; None for what some gateways send to keep alive.
+
+    Those are `null`, and comments that a gateway has sent on as data.
+    """
+    if data[0] == ":":
+        return None
+    try:
+        value = jsontext.decode(data)
+    except jsontext.MalformedJson as malformed:
+        reason = f"frame: {malformed}"
+    else:
+        if value is None or isinstance(value, dict):
+            return value
+        reason = "frame: object"
+    raise ProviderFailed(ErrorCode.PROVIDER_PROTOCOL, reason=reason)
+
+
+def error_in(kind: str, frame: dict[str, Any]) -> object | None:
+    """Return the error a frame carries, flat, nested or without a type."""
+    error = frame.get("error")
+    if kind == "error":
+        return error or frame
+    return None if kind.startswith("response.") else error
 
 
 @dataclass(frozen=True, slots=True)

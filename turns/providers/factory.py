@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from turns.providers.chat import ChatProvider
 from turns.providers.responses import ResponsesProvider
 from turns.providers.types import TextProvider
 
@@ -22,5 +23,7 @@ def from_settings() -> TextProvider:
             return ResponsesProvider(
                 base_url=settings.LLM_BASE_URL, api_key=settings.LLM_API_KEY
             )
+        case "chat":
+            return ChatProvider(base_url=settings.LLM_BASE_URL, api_key=settings.LLM_API_KEY)
         case _:
-            raise ImproperlyConfigured("LLM_API must be responses or local")
+            raise ImproperlyConfigured("LLM_API must be responses, chat or local")

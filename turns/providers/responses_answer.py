@@ -20,16 +20,20 @@ from typing import Any, Final
 
 from recovery.bounds import storable
 from recovery.errors import ErrorCode, ProviderFailed
-from turns.providers import faults, jsontext
+from turns.providers import faults
 from turns.providers.answers import (
+    DONE,
     RawCall,
     VisibleText,
     counters,
+    error_in,
+    frame_in,
     member,
     named_calls,
     was_cut,
 )
-from turns.providers.responses_frames import CallItem, MessageItem, Snapshot, parse
+from turns.providers.frames import parse
+from turns.providers.responses_frames import CallItem, MessageItem, Snapshot
 from turns.providers.responses_items import (
     CALL,
     MESSAGE,
@@ -50,7 +54,6 @@ from turns.providers.types import (
     Usage,
 )
 
-DONE: Final = "[DONE]"
 TEXT_DELTA: Final = "response.output_text.delta"
 REFUSAL_DELTA: Final = "response.refusal.delta"
 # Two messages of one answer are two paragraphs.
@@ -92,7 +95,7 @@ class ResponsesAnswer:
             # the transport's end marker: no success, but nothing follows it
             self.ended = True
             return ()
-        frame = _frame(event.data)
+        frame = frame_in(event.data)
         return () if frame is None else self._read(frame, event)
 
     def _read(self, frame: dict[str, Any], event: ServerSentEvent) -> Sequence[ProviderEvent]:
@@ -109,7 +112,7 @@ class ResponsesAnswer:
             return handler(self, frame)
         if kind in _TERMINAL:
             return self._terminal(_TERMINAL[kind], frame)
-        error = _error_of(kind, frame)
+        error = error_in(kind, frame)
         if error is not None:
             raise ProviderFailed(faults.from_error(error), reason="error_event")
         return ()
@@ -263,7 +266,7 @@ class ResponsesAnswer:
         if event.data == DONE:
             return
         try:
-            frame = _frame(event.data)
+            frame = frame_in(event.data)
         except ProviderFailed:
             frame = {}
         if frame is None:
@@ -271,7 +274,7 @@ class ResponsesAnswer:
         kind = frame.get("type")
         if type(kind) is not str:
             kind = event.name
-        error = _error_of(kind, frame)
+        error = error_in(kind, frame)
         if kind == "response.failed":
             error = member(frame.get("response"), "error") or {}
         if error is not None:
@@ -320,32 +323,6 @@ class ResponsesAnswer:
             self._anomalies += bool(pieces and arguments)
             arguments = arguments or pieces
         return RawCall(call.call_id, call.id, call.name or "", arguments)
-
-
-def _frame(data: str) -> dict[str, Any] | None:
-    """Return the JSON object in `data`; None for what some gateways send to keep alive.
-
-    Those are `null`, and comments that a gateway has sent on as data.
-    """
-    if data[0] == ":":
-        return None
-    try:
-        value = jsontext.decode(data)
-    except jsontext.MalformedJson as malformed:
-        reason = f"frame: {malformed}"
-    else:
-        if value is None or isinstance(value, dict):
-            return value
-        reason = "frame: object"
-    raise ProviderFailed(ErrorCode.PROVIDER_PROTOCOL, reason=reason)
-
-
-def _error_of(kind: str, frame: dict[str, Any]) -> object | None:
-    """Return the error a frame carries, flat, nested or without a type."""
-    error = frame.get("error")
-    if kind == "error":
-        return error or frame
-    return None if kind.startswith("response.") else error
 
 
 def _usage(reported: object) -> Usage | None:

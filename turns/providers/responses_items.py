@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from turns.providers.answers import RawCall
-from turns.providers.responses_frames import CallItem, MessageItem, parse
+from turns.providers.frames import parse
+from turns.providers.responses_frames import CallItem, MessageItem
 
 MESSAGE: Final = "message"
 CALL: Final = "function_call"

@@ -14,11 +14,11 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from http.cookiejar import DefaultCookiePolicy
-from typing import Final
+from typing import Final, Required, TypedDict
 
 import aiohttp
 import httpx
-from aiohttp.connector import Connection
+from aiohttp import connector
 from httpx_aiohttp import AiohttpTransport
 
 from recovery.errors import ErrorCode, ProviderFailed
@@ -35,6 +35,17 @@ ERROR_BODY_SECONDS: Final = 5.0
 KEEP_ALIVE_SECONDS: Final = 2.0
 # httpx raises the first two; aiohttp's malformed chunks come through as they are.
 NETWORK_ERRORS: Final = (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError)
+
+
+class Connection(TypedDict, total=False):
+    """How a service is reached; what is left out takes the default of `EventStreamClient`."""
+
+    base_url: Required[str]
+    api_key: str
+    connect_seconds: float
+    idle_seconds: float
+    max_connections: int
+    verify: ssl.SSLContext | bool
 
 
 class EventStreamClient:
@@ -197,7 +208,7 @@ class _Response(aiohttp.ClientResponse):
     would then be waited for for ever.
     """
 
-    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+    async def start(self, connection: connector.Connection) -> aiohttp.ClientResponse:
         started = await super().start(connection)
         protocol = connection.protocol
         closed = protocol.closed if protocol is not None else None

@@ -1,4 +1,4 @@
-"""A scripted service in a thread and the Responses adapter pointed at it."""
+"""A scripted service in a thread and the adapters pointed at it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.simulators.client import Simulator, in_thread
+from turns.providers.chat import ChatProvider
 from turns.providers.responses import ResponsesProvider
 
 
@@ -28,6 +29,16 @@ def service(running_service: Simulator) -> Simulator:
 async def provider(service: Simulator) -> AsyncIterator[ResponsesProvider]:
     """The adapter, with limits short enough for a test to wait them out."""
     adapter = ResponsesProvider(
+        base_url=service.base_url, api_key="key", connect_seconds=2, idle_seconds=0.5
+    )
+    yield adapter
+    await adapter.aclose()
+
+
+@pytest_asyncio.fixture
+async def chat(service: Simulator) -> AsyncIterator[ChatProvider]:
+    """The chat adapter, with the same limits."""
+    adapter = ChatProvider(
         base_url=service.base_url, api_key="key", connect_seconds=2, idle_seconds=0.5
     )
     yield adapter

@@ -21,6 +21,7 @@ import pytest
 from config.embedded import children, model_server
 from tests.simulators.client import ROOT
 from tests.turns.providers.hearing import hear
+from turns.providers.chat import ChatProvider
 from turns.providers.responses import ResponsesProvider
 from turns.providers.types import (
     AssistantText,
@@ -31,6 +32,8 @@ from turns.providers.types import (
     TextRequest,
     UserText,
 )
+
+Adapter = type[ResponsesProvider] | type[ChatProvider]
 
 SHORT = TextRequest(
     model=model_server.MODEL,
@@ -50,8 +53,10 @@ class ModelServer:
     key: str
 
     @asynccontextmanager
-    async def provider(self, key: str | None = None) -> AsyncIterator[TextProvider]:
-        adapter = ResponsesProvider(base_url=self.base_url, api_key=key or self.key)
+    async def provider(
+        self, adapter_class: Adapter, key: str | None = None
+    ) -> AsyncIterator[TextProvider]:
+        adapter = adapter_class(base_url=self.base_url, api_key=key or self.key)
         try:
             yield adapter
         finally:
@@ -83,14 +88,22 @@ def running() -> Iterator[ModelServer]:
         process.wait()
 
 
+@pytest.fixture(params=[ResponsesProvider, ChatProvider])
+def adapter(request: pytest.FixtureRequest) -> Adapter:
+    chosen: Adapter = request.param
+    return chosen
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[ModelServer]:
     with running() as started:
         yield started
 
 
-async def test_a_real_answer_arrives_in_pieces_and_whole(server: ModelServer) -> None:
-    async with server.provider() as provider:
+async def test_a_real_answer_arrives_in_pieces_and_whole(
+    server: ModelServer, adapter: Adapter
+) -> None:
+    async with server.provider(adapter) as provider:
         heard = await hear(provider, SHORT)
     completed = heard.completed
     assert len(heard.started) == 1
@@ -102,7 +115,7 @@ async def test_a_real_answer_arrives_in_pieces_and_whole(server: ModelServer) ->
     assert (completed.calls, completed.anomalies) == ((), 0)
 
 
-async def test_a_history_with_calls_is_accepted(server: ModelServer) -> None:
+async def test_a_history_with_calls_is_accepted(server: ModelServer, adapter: Adapter) -> None:
     request = replace(
         SHORT,
         items=(
@@ -113,33 +126,39 @@ async def test_a_history_with_calls_is_accepted(server: ModelServer) -> None:
             UserText("And 3+3?"),
         ),
     )
-    async with server.provider() as provider:
+    async with server.provider(adapter) as provider:
         heard = await hear(provider, request)
     assert heard.text == heard.completed.text != ""
 
 
-async def test_an_answer_cut_at_its_limit_is_incomplete(server: ModelServer) -> None:
-    async with server.provider() as provider:
+async def test_an_answer_cut_at_its_limit_is_incomplete(
+    server: ModelServer, adapter: Adapter
+) -> None:
+    async with server.provider(adapter) as provider:
         heard = await hear(provider, replace(LONG, max_output_tokens=8))
     assert heard.completed.incomplete
     assert heard.completed.text != ""
 
 
-async def test_a_prompt_that_does_not_fit_is_named_as_such(server: ModelServer) -> None:
+async def test_a_prompt_that_does_not_fit_is_named_as_such(
+    server: ModelServer, adapter: Adapter
+) -> None:
     prompt = UserText("word " * (2 * model_server.CONTEXT_TOKENS))
-    async with server.provider() as provider:
+    async with server.provider(adapter) as provider:
         heard = await hear(provider, replace(SHORT, items=(prompt,)))
     assert heard.code == "provider_context_exceeded"
 
 
-async def test_a_wrong_key_is_named_as_such(server: ModelServer) -> None:
-    async with server.provider("wrong") as provider:
+async def test_a_wrong_key_is_named_as_such(server: ModelServer, adapter: Adapter) -> None:
+    async with server.provider(adapter, "wrong") as provider:
         assert (await hear(provider, SHORT)).code == "provider_auth"
 
 
-async def test_leaving_an_answer_frees_the_server_for_the_next(server: ModelServer) -> None:
+async def test_leaving_an_answer_frees_the_server_for_the_next(
+    server: ModelServer, adapter: Adapter
+) -> None:
     """As many answers are left as the server can write at once; the next is served."""
-    async with server.provider() as provider:
+    async with server.provider(adapter) as provider:
         for _ in range(model_server.PARALLEL_ANSWERS):
             async with aclosing(provider.respond(LONG)) as events:
                 async for event in events:
@@ -150,14 +169,16 @@ async def test_leaving_an_answer_frees_the_server_for_the_next(server: ModelServ
     assert heard.completed.text != ""
 
 
-async def test_a_server_killed_in_mid_stream_leaves_a_truncated_answer() -> None:
+async def test_a_server_killed_in_mid_stream_leaves_a_truncated_answer(
+    adapter: Adapter,
+) -> None:
     with running() as server:
 
         def kill(text: str) -> None:
             if text:
                 server.process.kill()
 
-        async with server.provider() as provider:
+        async with server.provider(adapter) as provider:
             heard = await hear(provider, LONG, on_text=kill)
             server.process.wait()
             afterwards = await hear(provider, SHORT)
