@@ -12,4 +12,4 @@ class ConfigConfig(AppConfig):
 
     def ready(self) -> None:
         """Load what registers itself."""
-        from config import celery  # noqa: F401, PLC0415 - the settings are complete only now
+        from config import celery, checks  # noqa: F401, PLC0415 - needs the settings

@@ -210,6 +210,6 @@ def configure(options: Mapping[str, Any]) -> None:
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("django.request").setLevel(logging.ERROR)
     # Every hint and every beat is several lines otherwise. What matters, our events say.
-    for name in ("celery", "kombu", "uvicorn", "httpx"):
+    for name in ("celery", "kombu", "uvicorn", "uvicorn.error", "httpx"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(capture=False)

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
 from psycopg import sql
+from pytest_django import DjangoDbBlocker
 
 from config.celery import app as celery_app
 from config.settings import hint_scope
@@ -59,16 +60,16 @@ def _migrated_template() -> str:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
+def django_db_setup(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
     """Give this process a database of its own, cloned from the migrated template."""
     name = f"holdfast_{os.environ[RUN]}_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
     identifier = sql.Identifier(name)
-    with django_db_blocker.unblock():  # type: ignore[attr-defined]
+    with django_db_blocker.unblock():
         template = sql.Identifier(_migrated_template())
         _administer(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(identifier, template))
         _point_django_at(name)
     yield
-    with django_db_blocker.unblock():  # type: ignore[attr-defined]
+    with django_db_blocker.unblock():
         connections.close_all()
     # FORCE: threads and children of a test may still hold a connection.
     _administer(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from channels.exceptions import ChannelFull
 from django.db import connection
+from pytest_django.fixtures import Settings
 
 from config.channel_layer import ENVELOPE_MAX_BYTES, HintTooLarge, NotifyChannelLayer
 
@@ -167,12 +168,12 @@ async def test_a_message_larger_than_one_notification_is_refused(
 
 
 async def test_a_send_to_an_unreachable_database_fails_and_the_next_one_works(
-    layer: NotifyChannelLayer, settings: pytest.FixtureRequest
+    layer: NotifyChannelLayer, settings: Settings
 ) -> None:
-    settings.DIRECT_DATABASE_URL = "postgresql://holdfast@127.0.0.1:1/holdfast"  # type: ignore[attr-defined]
+    settings.DIRECT_DATABASE_URL = "postgresql://holdfast@127.0.0.1:1/holdfast"
     with pytest.raises(psycopg.OperationalError):
         await layer.group_send("live", {"type": "hint"})
-    settings.DIRECT_DATABASE_URL = ""  # type: ignore[attr-defined]
+    settings.DIRECT_DATABASE_URL = ""
     channel = await layer.new_channel()
     await layer.group_add("live", channel)
     await layer.group_send("live", {"type": "hint"})

@@ -20,7 +20,6 @@ class Command(BaseCommand):
     """Start everything, say where it answers, keep it running until Ctrl-C."""
 
     help = "Start database, model, worker and web on this machine and keep them running."
-    requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options; people script them."""

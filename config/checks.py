@@ -1,0 +1,78 @@
+"""Settings of the installation that contradict each other are refused before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.apps.config import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+from django.core.checks import Warning as Caution
+
+CHANNEL_SCHEMES = ("redis", "rediss", "unix")
+
+
+@register()
+def installation_agrees(
+    app_configs: Sequence[AppConfig] | None, **_: Any
+) -> list[CheckMessage]:
+    """Return what cannot work together, or not as the operator expects."""
+    del app_configs
+    return [*_database(), *_hints(), *_model()]
+
+
+def _database() -> Iterator[CheckMessage]:
+    if settings.DATABASE_POOLED and settings.EMBEDDED_DATABASE:
+        yield Error(
+            "DATABASE_POOLED is on and the database is the embedded one, which has no pooler.",
+            hint="Unset DATABASE_POOLED, or set DATABASE_URL.",
+            id="config.E001",
+        )
+
+
+def _hints() -> Iterator[CheckMessage]:
+    if settings.CHANNEL_URL:
+        if urlsplit(settings.CHANNEL_URL).scheme not in CHANNEL_SCHEMES:
+            yield Error(
+                "CHANNEL_URL must be the address of a Redis server.",
+                hint="Use redis://host:6379/0, or unset it to use the database itself.",
+                id="config.E002",
+            )
+    elif settings.DATABASE_POOLED and not settings.DIRECT_DATABASE_URL:
+        yield Error(
+            "Without CHANNEL_URL hints travel by LISTEN, which a transaction pooler loses.",
+            hint="Set CHANNEL_URL, or DIRECT_DATABASE_URL to the database itself.",
+            id="config.E003",
+        )
+    if not settings.BROKER_URL and not settings.EMBEDDED_DATABASE:
+        yield Caution(
+            "BROKER_URL is not set: hints are files in HOLDFAST_HOME, which other hosts do not"
+            " see. Their work starts seconds late, at the next sweep.",
+            hint="Set BROKER_URL to RabbitMQ or Redis where web and workers run apart.",
+            id="config.W001",
+        )
+
+
+def _model() -> Iterator[CheckMessage]:
+    if settings.LLM_API not in settings.LLM_APIS:
+        yield Error(
+            f"LLM_API must be one of {', '.join(settings.LLM_APIS)}.",
+            hint="Unset it to use the local model.",
+            id="config.E004",
+        )
+    elif settings.LLM_API != "local" and not settings.LLM_BASE_URL:
+        yield Error(
+            f"LLM_API={settings.LLM_API} needs LLM_BASE_URL, the model service with its /v1.",
+            hint="For example LLM_BASE_URL=http://127.0.0.1:8080/v1",
+            id="config.E005",
+        )
+    if settings.LLM_BASE_URL and urlsplit(settings.LLM_BASE_URL).scheme not in {
+        "http",
+        "https",
+    }:
+        yield Error(
+            "LLM_BASE_URL must be an http:// or https:// address.",
+            id="config.E006",
+        )
