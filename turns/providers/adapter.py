@@ -27,7 +27,13 @@ class HttpTextProvider(ABC):
 
     def respond(self, request: TextRequest) -> AsyncGenerator[ProviderEvent, None]:
         """Send `request` once and yield what comes back; see `types.TextProvider`."""
-        return relay(self._client, self.path, self.encode(request), self.answer(request))
+        return relay(
+            self._client,
+            self.path,
+            self.encode(request),
+            self.answer(request),
+            model=request.model,
+        )
 
     async def aclose(self) -> None:
         """Close the connections."""

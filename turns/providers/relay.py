@@ -16,12 +16,16 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
+import structlog
+
 from recovery.errors import ProviderFailed
 from turns.providers.sse import EventDecoder, ServerSentEvent
 from turns.providers.transport import EventStreamClient
 from turns.providers.types import ProviderEvent, Usage
 
 HEAR_OUT_SECONDS: Final = 0.25
+
+log = structlog.get_logger()
 
 
 class Answer(Protocol):
@@ -55,9 +59,12 @@ class Answer(Protocol):
 
 
 async def relay(
-    client: EventStreamClient, path: str, body: bytes, answer: Answer
+    client: EventStreamClient, path: str, body: bytes, answer: Answer, *, model: str
 ) -> AsyncGenerator[ProviderEvent, None]:
     """POST `body` once and yield what `answer` makes of the stream.
+
+    A failure is logged with the model, the status, our code and the reason: a field and a rule
+    of our own frames, never a value.
 
     Raises:
         ProviderFailed: with the response id and usage known by then. It has no cause or
@@ -89,6 +96,13 @@ async def relay(
             response_id=answer.response_id,
             usage=answer.usage,
         )
+    log.warning(
+        "provider.failed",
+        model=model,
+        error_code=failure.code.value,
+        status=failure.http_status,
+        reason=failure.reason,
+    )
     raise failure
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
+
+import pytest
 
 from recovery.errors import ProviderFailed
 from tests.simulators.client import Simulator
@@ -100,12 +102,24 @@ async def hear_once(
     return heard
 
 
-def require_private(heard: Heard, records: Sequence[logging.LogRecord]) -> None:
-    """Fail if the canary left the adapter in a failure, its chain, or a log."""
+def require_private(heard: Heard, capture: pytest.CaptureFixture[str]) -> None:
+    """Fail if the canary left the adapter in a failure, its chain, or a log.
+
+    The log says instead which model failed, with what status, code and reason.
+    """
     failure = heard.failed
+    (line,) = [
+        json.loads(line)
+        for line in capture.readouterr().err.splitlines()
+        if "provider.failed" in line
+    ]
+    assert line["model"] == ASK.model
+    assert line["error_code"] == failure.code
+    assert line["status"] == failure.http_status
+    assert line["reason"] == failure.reason
     assert failure.__context__ is None
     assert failure.__cause__ is None
     said = [*traceback.format_exception(failure), repr(vars(failure)), str(failure.args)]
-    said += [record.getMessage() for record in records]
+    said.append(json.dumps(line))
     for fragment in (CANARY, CANARY[:12], "sk-canary"):
         assert not any(fragment in text for text in said)

@@ -183,13 +183,13 @@ async def test_a_response_id_that_changes_is_a_failure(
     ],
 )
 async def test_an_error_after_200_is_a_failure_and_the_text_stays(
-    service: Simulator, chat: ChatProvider, caplog: pytest.LogCaptureFixture, frame: bytes
+    service: Simulator, chat: ChatProvider, capsys: pytest.CaptureFixture[str], frame: bytes
 ) -> None:
     """Failure H33."""
     service.script(frames_reply(text("abc"), frame, *ending()))
     heard = await hear_once(service, chat)
     assert (heard.code, heard.text) == ("provider_unavailable", "abc")
-    require_private(heard, caplog.records)
+    require_private(heard, capsys)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_an_error_after_200_is_a_failure_and_the_text_stays(
 async def test_a_malformed_chunk_fails_the_response_and_names_field_and_rule(
     service: Simulator,
     chat: ChatProvider,
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
     frame: bytes,
     reason: str,
 ) -> None:
@@ -219,7 +219,7 @@ async def test_a_malformed_chunk_fails_the_response_and_names_field_and_rule(
     heard = await hear_once(service, chat)
     assert (heard.code, heard.failed.reason) == ("provider_protocol", reason)
     assert heard.text == "before"
-    require_private(heard, caplog.records)
+    require_private(heard, capsys)
 
 
 async def test_signs_of_life_sent_as_data_say_nothing(

@@ -72,7 +72,7 @@ def delta(text: str, **members: object) -> bytes:
 async def test_a_malformed_event_fails_the_response_and_names_field_and_rule(
     service: Simulator,
     provider: ResponsesProvider,
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
     frame: bytes,
     reason: str,
 ) -> None:
@@ -81,7 +81,7 @@ async def test_a_malformed_event_fails_the_response_and_names_field_and_rule(
     heard = await hear_once(service, provider)
     assert (heard.code, heard.failed.reason) == ("provider_protocol", reason)
     assert heard.text == "before"
-    require_private(heard, caplog.records)
+    require_private(heard, capsys)
 
 
 async def test_bytes_that_are_not_utf8_fail_the_response(

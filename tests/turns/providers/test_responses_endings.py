@@ -138,7 +138,7 @@ async def test_cancelled_is_an_end_of_its_own(
 async def test_failed_is_a_failure_with_our_code_and_the_usage_reported(
     service: Simulator,
     provider: ResponsesProvider,
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
     error: object,
     code: str,
 ) -> None:
@@ -148,7 +148,7 @@ async def test_failed_is_a_failure_with_our_code_and_the_usage_reported(
     heard = await hear_once(service, provider)
     assert heard.code == code
     assert heard.failed.usage == USAGE
-    require_private(heard, caplog.records)
+    require_private(heard, capsys)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ async def test_an_answer_of_nothing_is_a_failure(
 async def test_an_error_after_200_is_a_failure_and_the_deltas_stay(
     service: Simulator,
     provider: ResponsesProvider,
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
     frame: bytes,
     deltas: int,
 ) -> None:
@@ -220,7 +220,7 @@ async def test_an_error_after_200_is_a_failure_and_the_deltas_stay(
     heard = await hear_once(service, provider)
     assert heard.code == "provider_unavailable"
     assert heard.deltas == ["a", "b"][:deltas]
-    require_private(heard, caplog.records)
+    require_private(heard, capsys)
 
 
 # after the terminal event

@@ -79,7 +79,7 @@ async def adapter(base_url: str, **options: Any) -> AsyncIterator[ResponsesProvi
 async def test_an_error_status_is_one_post_and_one_code(  # noqa: PLR0917 - pytest names them
     service: Simulator,
     provider: ResponsesProvider,
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
     status: int,
     error: dict[str, object],
     code: str,
@@ -89,7 +89,7 @@ async def test_an_error_status_is_one_post_and_one_code(  # noqa: PLR0917 - pyte
     heard = await hear_once(service, provider)
     assert (heard.code, heard.failed.http_status) == (code, status)
     assert heard.events == []
-    require_private(heard, caplog.records)
+    require_private(heard, capsys)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ async def test_an_error_status_is_one_post_and_one_code(  # noqa: PLR0917 - pyte
 async def test_any_body_of_an_error_leaves_the_status_to_decide(
     service: Simulator,
     provider: ResponsesProvider,
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
     reply: Reply,
 ) -> None:
     """Failure H31."""
     service.script(reply)
     heard = await hear_once(service, provider)
     assert (heard.code, heard.failed.http_status) == ("provider_unavailable", 500)
-    require_private(heard, caplog.records)
+    require_private(heard, capsys)
 
 
 async def test_a_redirect_is_not_followed(
@@ -163,14 +163,14 @@ async def test_a_redirect_is_not_followed(
 async def test_200_without_a_plain_event_stream_is_a_failure(
     service: Simulator,
     provider: ResponsesProvider,
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
     reply: Reply,
     code: str,
 ) -> None:
     service.script(reply)
     heard = await hear_once(service, provider)
     assert heard.code == code
-    require_private(heard, caplog.records)
+    require_private(heard, capsys)
 
 
 async def test_the_content_type_may_have_parameters(
