@@ -136,10 +136,14 @@ class Worker:
         """SIGTERM; return how many seconds the graceful stop took, once it has ended well."""
         began = time.monotonic()
         self.signal(signal.SIGTERM)
-        assert self.process is not None
-        status = self.process.wait(EXIT_SECONDS)
-        assert status == 0, self.said()
+        self.wait()
         return time.monotonic() - began
+
+    def wait(self, *, seconds: float = EXIT_SECONDS) -> None:
+        """Return once the process has ended by itself, well."""
+        assert self.process is not None
+        status = self.process.wait(seconds)
+        assert status == 0, self.said()
 
 
 @contextlib.contextmanager
