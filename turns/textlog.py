@@ -143,9 +143,10 @@ class _Text:
         self.changed.set()
 
     def settle(self, piece: _Piece) -> None:
-        """Note that `piece` is committed."""
-        self.pieces.remove(piece)
-        self.held_bytes -= piece.size
+        """Note that `piece` is committed. A text that has failed meanwhile holds none."""
+        if self.failure is None:
+            self.pieces.remove(piece)
+            self.held_bytes -= piece.size
         self.written = max(self.written, piece.seq)
         self.changed.set()
 
@@ -160,7 +161,7 @@ class TextLog:
     def __init__(
         self,
         connect: Callable[[], Awaitable[AsyncConnection]],
-        announce: Callable[[int], None],
+        announce: Callable[[Iterable[int]], None],
         *,
         held_max_bytes: int = bounds.HELD_TEXT_MAX_BYTES,
         room_seconds: float = ROOM_SECONDS,
@@ -287,12 +288,14 @@ class TextLog:
             self._full.clear()
             try:
                 await self._tick()
-            except (psycopg.Error, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - every turn of the process waits for this
                 await self._lost(error)
                 self._dirty.set()
 
     async def _tick(self) -> None:
         """Write what is held, as much as one statement takes."""
+        if not self._growing:
+            return
         connection = await self._connected()
         batch = self._batch()
         if not batch:
@@ -304,9 +307,8 @@ class TextLog:
         if self._failures:
             log.info("textlog.recovered", attempts=self._failures)
             self._failures = 0
-        for conversation_id in {piece.turn.conversation_id for piece in written}:
-            self._announce(conversation_id)
         if written:
+            self._tell(written)
             await areach("turn.text_committed")
 
     def _batch(self) -> list[_Piece]:
@@ -400,13 +402,15 @@ class TextLog:
                 if doubtful:
                     written = await self._compare(connection, doubtful)
                     self._forget_settled()
-                    for conversation_id in {piece.turn.conversation_id for piece in written}:
-                        self._announce(conversation_id)
+                    self._tell(written)
             except BaseException:
                 await connection.close()
                 raise
             self._connection = connection
         return self._connection
+
+    def _tell(self, written: Iterable[_Piece]) -> None:
+        self._announce({piece.turn.conversation_id for piece in written})
 
     def _held(self) -> Iterator[_Piece]:
         for turn in self._growing.values():

@@ -17,6 +17,7 @@ from tests.simulators.responses_wire import answer, tool_calls
 from tests.support.pgproxy import Proxy, When, proxy
 from tests.support.serving import provider_steps, serving, tool_steps
 from tests.support.turns import require_terminal, text_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,7 +58,26 @@ async def reopen_connections() -> None:
     await asyncio.gather(*(in_thread(close) for _ in range(THREADS)))
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+def let_arrive_once_asked_again(lossy: Proxy) -> None:
+    """Pass a late commit on when the second attempt waits for the locks of the first."""
+
+    def waiting() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            return bool(cursor.fetchone()[0])
+
+    try:
+        assert lossy.lost.wait(10)
+        wait_until(waiting, "the second attempt waits", seconds=10)
+    finally:
+        lossy.let_arrive()
+        connection.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after", "late"])
 @pytest.mark.parametrize("transition", TRANSITIONS)
 async def test_a_commit_of_unknown_outcome_is_settled_and_no_effect_is_repeated(
     lossy: Proxy, model: Simulator, sink: Simulator, transition: str, when: When
@@ -75,7 +95,11 @@ async def test_a_commit_of_unknown_outcome_is_settled_and_no_effect_is_repeated(
         async with serving(model.base_url) as runtime:
             turn = await runtime.ask("Send it.", conversation)
             lossy.arm(TRANSITIONS.index(transition) + 1, when)
-            turn = await runtime.serve(turn)
+            if when == "late":
+                arrival = asyncio.to_thread(let_arrive_once_asked_again, lossy)
+                turn, _ = await asyncio.gather(runtime.serve(turn), arrival)
+            else:
+                turn = await runtime.serve(turn)
         assert lossy.lost.is_set()
         assert (turn.state, turn.generation, turn.attempts) == ("completed", 1, 1)
         await in_thread(require_terminal, turn)

@@ -1,4 +1,8 @@
-"""A TCP proxy before PostgreSQL that loses connections around a COMMIT, or altogether."""
+"""A TCP proxy before PostgreSQL that loses connections around a COMMIT.
+
+A commit lost `late` reaches the server only after `let_arrive`: the client has long given it up
+and asks again meanwhile, as when a commit waits for a standby.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
-When = Literal["before", "after"]
+When = Literal["before", "after", "late"]
 COMMIT: Final = b"COMMIT"
+# below the server's patience with a transaction that stands still
+LATE_SECONDS: Final = 4.0
 
 
 class Proxy:
@@ -18,6 +24,7 @@ class Proxy:
     def __init__(self, host: str, port: int) -> None:
         self.port = 0
         self.lost = threading.Event()
+        self._arrive = threading.Event()
         self._upstream = host, port
         self._countdown = 0
         self._when: When = "after"
@@ -26,6 +33,10 @@ class Proxy:
         """Lose the connection of the `nth` COMMIT from now, before or after it has run."""
         self._when = when
         self._countdown = nth
+
+    def let_arrive(self) -> None:
+        """Pass on the commit that is late."""
+        self._arrive.set()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(*self._upstream)
@@ -39,6 +50,12 @@ class Proxy:
                         up_writer.write(data)
                         await answering  # the server has answered, so it has run
                     self.lost.set()
+                    if self._when == "late":
+                        mute.set()
+                        writer.transport.abort()
+                        await asyncio.to_thread(self._arrive.wait, LATE_SECONDS)
+                        up_writer.write(data)
+                        await answering
                     break
                 up_writer.write(data)
                 await up_writer.drain()
