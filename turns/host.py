@@ -91,9 +91,9 @@ class TurnHost:
         """Claim nothing more. Safe in a signal handler: it only sets a flag."""
         self._draining = True
 
-    def cancel_all(self, _runtime_id: UUID | None = None) -> None:
-        """Let go of every turn and write nothing more for them: this runtime was buried."""
-        self._call(self._abandon_all)
+    def cancel_all(self, runtime_id: UUID) -> None:
+        """Let go of what this runtime claimed and write nothing more for it: it was buried."""
+        self._call(self._abandon_all, runtime_id)
 
     def drain(self, deadline: float) -> None:
         """Finish what can be finished by `deadline` (monotonic), interrupt the rest, end the
@@ -211,9 +211,12 @@ class TurnHost:
                     else:
                         server.cancel()
 
-    def _abandon_all(self) -> None:
+    def _abandon_all(self, runtime_id: UUID) -> None:
+        # A loop that was late may have begun a turn under the next runtime before it hears of
+        # this; letting go of that one would leave it claimed and unserved.
         for server, _ in self._live.values():
-            server.abandon()
+            if server.owner == runtime_id:
+                server.abandon()
         self._letting_go = asyncio.create_task(self._text.abandon())
 
     async def _drain(self, seconds: float) -> None:

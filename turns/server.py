@@ -48,7 +48,7 @@ class TurnServer:
     ) -> None:
         self.turn_id = turn_id
         self.fence: Fence | None = None
-        self._owner = owner
+        self.owner = owner
         self._provider = provider
         self._text = text
         self._tools = tools
@@ -99,7 +99,7 @@ class TurnServer:
     async def _claim(self) -> Fence | None:
         token = uuid4()
         return await confirmed(
-            partial(transitions.claim_turn, self.turn_id, owner=self._owner, token=token),
+            partial(transitions.claim_turn, self.turn_id, owner=self.owner, token=token),
             partial(transitions.claim_under, token),
         )
 

@@ -205,8 +205,9 @@ def test_a_fenced_runtime_lets_go_of_everything_and_writes_nothing(
         model.wait_for_gate(f"g{n}")
     wait_until(lambda: all(text_of(turn) == "Once" for turn in turns), "the text is committed")
     before = everything()
-    owner.runtime = None
-    host.cancel_all()
+    assert owner.runtime is not None
+    buried, owner.runtime = owner.runtime.pk, None
+    host.cancel_all(buried)
     model.wait_for_disconnects(3)
     assert everything() == before
     # while it has no id it claims nothing
