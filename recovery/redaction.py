@@ -8,20 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import psycopg
-from django.db import DatabaseError
-
+from recovery.database_errors import database_cause
 from recovery.errors import BoundExceeded, ProviderFailed, Refused
 
 DESCRIPTION_MAX_CHARS: Final = 200
-
-
-def database_cause(error: BaseException) -> psycopg.Error | None:
-    """Return the driver's error behind `error`, if the database had to do with it."""
-    current: BaseException | None = error
-    while current is not None and not isinstance(current, psycopg.Error):
-        current = current.__cause__ if isinstance(current, DatabaseError) else None
-    return current
 
 
 def describe(error: BaseException) -> str:

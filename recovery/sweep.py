@@ -17,6 +17,7 @@ from django.conf import settings
 from django.db import close_old_connections, connection
 
 from recovery import connections, liveness, runner
+from recovery.database_errors import is_away
 from recovery.redaction import describe
 from recovery.reports import RecoveryReport
 
@@ -50,13 +51,26 @@ def sweep(
     if not dry_run and not liveness.bury(elect=elect, patient=patient, wait=wait).elected:
         return {}
     reports = {
-        kind: recovery.settle_orphans(limit=limit, dry_run=dry_run)
+        kind: _settle(recovery, limit=limit, dry_run=dry_run)
         for kind, recovery in runner.registered().items()
         if kinds is None or kind in kinds
     }
     if not dry_run:
         liveness.record_sweep()
     return reports
+
+
+def _settle(recovery: runner.Recovery, *, limit: int | None, dry_run: bool) -> RecoveryReport:
+    """Settle one kind; its failure keeps no other kind from being swept."""
+    try:
+        return recovery.settle_orphans(limit=limit, dry_run=dry_run)
+    except Exception as error:
+        if is_away(error):
+            raise
+        log.error(
+            "recovery.kind_failed", kind=recovery.kind, reason=describe(error), exc_info=error
+        )
+        return RecoveryReport(recovery.kind, failed=1)
 
 
 class SweepThread:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, transaction
 
+from recovery.database_errors import database_cause
 from recovery.models import RecoveryEvent, RecoveryFailure, Runtime
-from recovery.redaction import database_cause
 from tests.support.runtimes import runtime_row, watch_database
 
 pytestmark = pytest.mark.django_db

@@ -347,7 +347,7 @@ def test_a_deadlock_that_does_not_end_is_retried_a_bounded_number_of_times() -> 
     recovery = Colliding()
     recovery.collisions = 1_000
     assert recovery.settle_orphans().failed == 1
-    assert recovery.collisions == 1_000 - runner.TRANSIENT_ATTEMPTS
+    assert recovery.collisions == 1_000 - runner.COLLISION_ATTEMPTS
     assert RecoveryFailure.objects.get(row_id=row.pk).reason == "OperationalError 40P01"
 
 

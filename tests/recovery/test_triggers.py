@@ -12,8 +12,8 @@ from django.db import IntegrityError, connection
 from psycopg import errors
 
 from recovery import fences
+from recovery.database_errors import database_cause
 from recovery.fences import Fence
-from recovery.redaction import database_cause
 from tests.recovery.parcels import Label, Parcel, parcel, tables
 from tests.support.waiting import wait_until
 
