@@ -9,6 +9,7 @@ import structlog
 from django.db import connection
 
 from recovery import bounds
+from recovery.arrays import array
 from recovery.errors import BoundExceeded, ErrorCode, ProviderFailed, Refused
 from recovery.redaction import describe
 
@@ -94,7 +95,7 @@ def clear(kind: str, row_ids: Sequence[int]) -> None:
         cursor.execute(
             "DELETE FROM recovery_recoveryfailure "
             "WHERE kind = %s AND row_id = ANY(%s::bigint[])",
-            [kind, list(row_ids)],
+            [kind, array(row_ids)],
         )
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db import connection, models
 
 from recovery import bounds
+from recovery.arrays import array
 from recovery.fences import NEXT_MARK_SQL
 from recovery.models import Cause
 
@@ -60,7 +61,7 @@ class OwnedTable:
         with connection.cursor() as cursor:
             cursor.execute(
                 f"{union} LIMIT %(limit)s",
-                {"limit": limit, "past": list(past), "among": list(among or ())},
+                {"limit": limit, "past": array(past), "among": array(among or ())},
             )
             return [
                 Orphan(pk, parent_pk, Cause(cause), generation, owner, waiting)
@@ -75,7 +76,7 @@ class OwnedTable:
                 cursor.execute(
                     f"SELECT id FROM {self._parent[1]} WHERE id = ANY(%s::bigint[]) "  # noqa: S608
                     "ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",
-                    [sorted({o.parent_pk for o in batch if o.parent_pk is not None})],
+                    [array({o.parent_pk for o in batch if o.parent_pk is not None})],
                 )
                 parents = [pk for (pk,) in cursor.fetchall()]
                 condition = f"{self._parent[0]} = ANY(%(parents)s::bigint[])"
@@ -83,7 +84,7 @@ class OwnedTable:
                 f"SELECT t.id FROM {self._table} t "  # noqa: S608
                 f"WHERE t.id = ANY(%(pks)s::bigint[]) AND {condition} "
                 "ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED",
-                {"pks": [orphan.pk for orphan in batch], "parents": parents},
+                {"pks": array(o.pk for o in batch), "parents": array(parents)},
             )
             return {pk for (pk,) in cursor.fetchall()}
 

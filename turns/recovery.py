@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import structlog
 
@@ -22,6 +22,10 @@ from turns.models import Turn
 from turns.transitions import interrupt_turns
 
 log = structlog.get_logger(__name__)
+
+# Lines for one batch: thousands of them say less than their count, and are a fifth of a sweep.
+# Each row has its `RecoveryEvent`.
+LOGGED_ROWS_MAX: Final = 100
 
 
 class TurnRecovery(Recovery):
@@ -45,8 +49,8 @@ class TurnRecovery(Recovery):
         return [Settled(o, Action.INTERRUPTED, o.cause.value) for o in orphans]
 
     def publish(self, settled: Sequence[Settled]) -> None:
-        """Say that these conversations changed, and log each end."""
-        for done in settled:
+        """Say that these conversations changed; log the ends, each unless there are many."""
+        for done in settled[:LOGGED_ROWS_MAX]:
             log.info(
                 "turn.interrupted",
                 turn_id=done.orphan.pk,
@@ -54,6 +58,8 @@ class TurnRecovery(Recovery):
                 generation=done.orphan.generation,
                 owner=done.orphan.owner,
             )
+        if len(settled) > LOGGED_ROWS_MAX:
+            log.info("turn.more_interrupted", count=len(settled) - LOGGED_ROWS_MAX)
         events.announce_many(
             o.parent_pk for o in (done.orphan for done in settled) if o.parent_pk is not None
         )

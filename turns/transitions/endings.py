@@ -14,13 +14,14 @@ from django.db import connection, transaction
 from django.db.models import Max, Q
 from django.db.models.functions import Now
 
+from recovery.arrays import array
 from recovery.bounds import cut_utf8
 from recovery.errors import ErrorCode, IllegalTransition
 from recovery.fences import NEXT_MARK_SQL, Fence
 from turns import bounds, events
 from turns.digests import digest
-from turns.models import Conversation, Message, ProviderStep, Receipt, TextChunk, ToolStep, Turn
-from turns.transitions.locks import lock_owned, raise_revisions
+from turns.models import Message, ProviderStep, Receipt, TextChunk, ToolStep, Turn
+from turns.transitions.locks import lock_owned, raise_revisions_of
 from turns.usage import add_usages
 
 # A committed chunk cannot make the text longer than the message may be, unless a writer broke
@@ -165,7 +166,7 @@ def interrupt_turns(
     turns, has tested under them that each is still to be ended, and announces it afterwards.
     """
     end_turns(ids, Turn.State.INTERRUPTED, code)
-    raise_revisions(Conversation.objects.filter(pk__in=sorted(set(conversation_ids))))
+    raise_revisions_of(conversation_ids)
 
 
 @transaction.atomic(durable=True)
@@ -189,7 +190,7 @@ def interrupt_own_turns(fences: Sequence[Fence], code: ErrorCode) -> list[int]:
         [pk for pk, _, cancel in held if cancel], Turn.State.CANCELLED, ErrorCode.CANCELLED
     )
     conversation_ids = {conversation_id for _, conversation_id, _ in held}
-    raise_revisions(Conversation.objects.filter(pk__in=sorted(conversation_ids)))
+    raise_revisions_of(conversation_ids)
     for conversation_id in conversation_ids:
         events.announce_on_commit(conversation_id)
     return [pk for pk, _, _ in held]
@@ -199,8 +200,8 @@ def end_turns(ids: Sequence[int], state: Turn.State, code: ErrorCode) -> None:
     """End locked turns without their owner. Text, usage and outcomes stay as committed."""
     if not ids:
         return
-    ended: dict[str, str | list[int]] = {
-        "ids": list(ids),
+    ended = {
+        "ids": array(ids),
         "state": state.value,
         "code": code.value,
     }
@@ -231,7 +232,7 @@ def _end_tool_steps(ids: Sequence[int], state: Turn.State) -> None:
         cursor.execute(
             _END_TOOL_STEPS,
             {
-                "ids": list(ids),
+                "ids": array(ids),
                 "requested": requested.value,
                 "requested_code": ErrorCode.NOT_STARTED.value,
                 "running": running.value,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from django.db import connection
 from django.db.models import F, QuerySet
 
+from recovery.arrays import array
 from recovery.errors import IllegalTransition, StaleFence
 from recovery.fences import Fence
 from turns import events
@@ -38,6 +42,16 @@ def raise_revisions(conversations: QuerySet[Conversation]) -> int:
     `updated_at` stays: it is indexed, and only a person's own act moves a conversation up.
     """
     return conversations.update(revision=F("revision") + 1)
+
+
+def raise_revisions_of(conversation_ids: Iterable[int]) -> None:
+    """Raise the revisions of many locked conversations. By id: a join reads the whole table."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE turns_conversation SET revision = revision + 1 "
+            "WHERE id = ANY(%s::bigint[])",
+            [array(conversation_ids)],
+        )
 
 
 def lock_turn(turn_id: int) -> Turn | None:
