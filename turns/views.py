@@ -1,0 +1,182 @@
+"""The page: one conversation, rendered whole, which its scripts then keep up to date.
+
+What the scripts are told goes into a JSON element that nothing executes; everything they draw
+later, they clone from the same templates that are rendered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final, Protocol, cast
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import LoginView, LogoutView
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.shortcuts import redirect, render
+from django.templatetags.static import static
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_safe
+
+from turns import bounds, frames, projection
+from turns.ids import parse_id
+from turns.panels import panels
+from turns.schemas import CUT_CODES
+
+LISTED_CONVERSATIONS: Final = 50
+OLDER_MESSAGES: Final = 30
+# Nothing is fetched from elsewhere and nothing written into the page is executed, whatever a
+# model says. `blob:` is for what a person records and hears.
+CONTENT_SECURITY_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "media-src 'self' blob:",
+        "manifest-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+
+class View(Protocol):
+    """A view of Django."""
+
+    def __call__(self, request: HttpRequest, **named: Any) -> HttpResponseBase: ...
+
+
+def guarded(view: Callable[..., HttpResponseBase]) -> View:
+    """Return the view with the content security policy of the page."""
+
+    @wraps(view)
+    def guarded_view(request: HttpRequest, **named: Any) -> HttpResponseBase:
+        response = view(request, **named)
+        response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+        return response
+
+    return guarded_view
+
+
+sign_in: Final = guarded(
+    LoginView.as_view(template_name="turns/login.html", redirect_authenticated_user=True)
+)
+sign_out: Final = guarded(LogoutView.as_view())
+
+
+@require_safe
+@never_cache
+@login_required
+def latest(request: HttpRequest) -> HttpResponse:
+    """Lead to the conversation that was active last, or to a new one."""
+    found = projection.conversations(_person(request), limit=1)
+    return redirect("conversation", found[0][0].id) if found else redirect("new")
+
+
+@require_safe
+@never_cache
+@login_required
+@guarded
+def new(request: HttpRequest) -> HttpResponse:
+    """Show a conversation that begins to exist with its first message."""
+    return _page(request, None)
+
+
+@require_safe
+@never_cache
+@login_required
+@guarded
+def conversation(request: HttpRequest, conversation_id: str) -> HttpResponse:
+    """Show one conversation. An unknown and a foreign one are the same 404."""
+    return _page(request, _snapshot(request, conversation_id))
+
+
+@require_GET
+@never_cache
+@login_required
+def older_messages(request: HttpRequest, conversation_id: str) -> JsonResponse:
+    """Answer with messages as the page shows them, newest first: those before `before`."""
+    found = projection.messages(
+        _id(conversation_id),
+        _person(request),
+        before=_id(request.GET.get("before", "")),
+        limit=OLDER_MESSAGES + 1,
+    )
+    if found is None:
+        raise Http404
+    shown = found[:OLDER_MESSAGES]
+    return JsonResponse(
+        {
+            "messages": [message.model_dump(mode="json") for message in shown],
+            "next": shown[-1].id if len(found) > len(shown) else None,
+        }
+    )
+
+
+def _page(request: HttpRequest, shown: projection.Snapshot | None) -> HttpResponse:
+    listed = projection.conversations(_person(request), limit=LISTED_CONVERSATIONS + 1)
+    content: dict[str, Any] = {}
+    if shown is not None:
+        cursor, content = frames.snapshot_content(shown)
+        content = {"type": "snapshot", "cursor": str(cursor), **content}
+    told = {
+        "user": str(_person(request)),
+        "conversation": None if shown is None else shown.conversation.id,
+        "snapshot": content or None,
+        "cutCodes": sorted(CUT_CODES),
+        "messageBytes": bounds.USER_MESSAGE_MAX_BYTES,
+        "login": reverse("login"),
+        "panels": [static(panel.script) for panel in panels if panel.script],
+    }
+    context = {
+        "told": told,
+        "shown": None if shown is None else shown.conversation,
+        "messages": _looks(content),
+        "conversations": [row for row, _ in listed[:LISTED_CONVERSATIONS]],
+        "has_more": len(listed) > LISTED_CONVERSATIONS,
+        "panels": [panel for panel in panels if panel.template],
+        "is_demonstration": settings.LLM_API == "local",
+    }
+    return render(request, "turns/page.html", context)
+
+
+def _looks(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of a snapshot oldest first, each with the look the page gives it."""
+    turn = content.get("turn")
+    return [
+        {**message, "look": _look(message, turn)}
+        for message in reversed(content.get("messages", []))
+    ]
+
+
+def _look(message: dict[str, Any], turn: dict[str, Any] | None) -> str:
+    """Return what a message looks like; `look` in thread.js says the same."""
+    if message["state"] == "streaming" and turn is not None:
+        return "stopping" if turn["cancel_requested"] else str(turn["state"])
+    if message["state"] == "failed" and message["error_code"] in CUT_CODES:
+        return "cut"
+    return str(message["state"])
+
+
+def _snapshot(request: HttpRequest, conversation_id: str) -> projection.Snapshot:
+    found = projection.snapshot(_id(conversation_id), _person(request))
+    if found is None:
+        raise Http404
+    return found
+
+
+def _id(text: str) -> int:
+    value = parse_id(text)
+    if value is None:
+        raise Http404
+    return value
+
+
+def _person(request: HttpRequest) -> int:
+    return cast(int, request.user.pk)
