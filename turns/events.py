@@ -82,7 +82,8 @@ class _Sender:
         self._dropped = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
-        self._started = False
+        self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
 
     def add(self, conversation_ids: Iterable[int]) -> None:
         with self._state:
@@ -92,10 +93,12 @@ class _Sender:
                     self._dropped += 1
                 else:
                     self._pending[conversation_id] = None
-            if not self._started:
-                self._start()
-            elif was_idle and self._loop is not None and self._wake is not None:
-                self._loop.call_soon_threadsafe(self._wake.set)
+            # refused while the process ends: what is left is for the slow poll
+            with contextlib.suppress(RuntimeError):
+                if self._thread is None:
+                    self._start()
+                elif was_idle and self._loop is not None and self._wake is not None:
+                    self._loop.call_soon_threadsafe(self._wake.set)
 
     def flush(self, timeout_seconds: float) -> bool:
         with self._state:
@@ -103,20 +106,28 @@ class _Sender:
                 lambda: not self._pending and not self._sending, timeout_seconds
             )
 
+    def stop(self, timeout_seconds: float) -> None:
+        """Send what waits and end the thread, its loop and its connection in good order."""
+        self.flush(timeout_seconds)
+        if self._thread is not None and self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+            self._thread.join(timeout_seconds)
+
     def _start(self) -> None:
-        thread = threading.Thread(
-            target=lambda: asyncio.run(self._send_for_ever()), name="events.sender", daemon=True
-        )
-        # refused while the interpreter shuts down: what is left is for the slow poll
-        with contextlib.suppress(RuntimeError):
-            thread.start()
-            self._started = True
+        thread = threading.Thread(target=self._run, name="events.sender", daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def _run(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._send_for_ever())
 
     async def _send_for_ever(self) -> None:
         wake = asyncio.Event()
         wake.set()
         with self._state:
             self._loop, self._wake = asyncio.get_running_loop(), wake
+            self._task = asyncio.current_task()
         complained_at = -COMPLAINT_SECONDS
         while True:
             await wake.wait()
@@ -162,9 +173,9 @@ def _start_afresh() -> None:
     _sender = _Sender()
 
 
-def _flush_at_exit() -> None:
-    flush(EXIT_FLUSH_SECONDS)
+def _stop_at_exit() -> None:
+    _sender.stop(EXIT_FLUSH_SECONDS)
 
 
 os.register_at_fork(after_in_child=_start_afresh)
-atexit.register(_flush_at_exit)
+atexit.register(_stop_at_exit)

@@ -68,40 +68,42 @@ class View:
         return self.conversation_id, self.credential.user_id
 
     def put(self, texts: Iterable[str], cursor: Cursor) -> None:
-        """Add frames to be sent, or give up on them when the client has left too many."""
+        """Add frames to be sent; but when the client has left too many, give up on all."""
         if self.close_code is not None:
             return
-        for text in texts:
-            self.outbox.append(text)
-            self.outbox_chars += len(text)
-        self.cursor = cursor
+        # judged before adding: what one read brings always has room, so that a snapshot and
+        # the text that follows it end this
         if len(self.outbox) > OUTBOX_MAX_ITEMS or self.outbox_chars > OUTBOX_MAX_CHARS:
             self.outbox.clear()
             self.outbox_chars = 0
-            self.outbox.append(frames.resync(cursor, "slow"))
-            self.cursor = None
+            texts, self.cursor = [frames.resync(cursor, "slow")], None
             log.info("live.resync", conversation_id=self.conversation_id, reason="slow")
+        else:
+            self.cursor = cursor
+        for text in texts:
+            self.outbox.append(text)
+            self.outbox_chars += len(text)
         if self.outbox:
             self.ready.set()
 
     def answer_ping(self) -> None:
         """Say that this end is alive and where it is, so that a client can compare."""
         if self.cursor is not None and not self.outbox:
-            self.outbox.append(frames.encode("pong", self.cursor, {}))
-            self.ready.set()
+            self.put([frames.encode("pong", self.cursor, {})], self.cursor)
 
     def take(self) -> str | None:
         """Return the next frame to send, None when there is none."""
         if not self.outbox:
             return None
         text = self.outbox.popleft()
-        self.outbox_chars -= min(len(text), self.outbox_chars)
+        self.outbox_chars -= len(text)
         return text
 
     def close(self, code: int) -> None:
         """Show nothing more, not even what waits."""
         self.close_code = code
         self.outbox.clear()
+        self.outbox_chars = 0
         self.ready.set()
 
 

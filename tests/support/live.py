@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -69,10 +70,10 @@ class LiveClient:
     def __init__(
         self,
         conversation: object,
+        headers: Mapping[str, str],
         *,
         after: str = "",
         shown: Shown | None = None,
-        **headers: str,
     ) -> None:
         self.shown = shown or Shown()
         self.close_code: int | None = None
@@ -84,7 +85,7 @@ class LiveClient:
                 "path": path,
                 "query_string": f"after={quote(after)}".encode() if after else b"",
                 "headers": [
-                    (name.replace("_", "-").encode(), value.encode())
+                    (name.encode(), value.encode())
                     for name, value in {"host": "testserver", **headers}.items()
                 ],
                 "subprotocols": [],

@@ -30,8 +30,7 @@ from tests.factories import (
     fence_of,
 )
 from tests.support.live import LiveClient, Shown
-from turns import bounds, events, live
-from turns.credentials import Credential
+from turns import bounds, credentials, events, live
 from turns.models import ApiToken, Message, Turn
 from turns.projection import Cursor
 from turns.tokens import create_token
@@ -66,12 +65,13 @@ def turn() -> Turn:
 
 
 @pytest.fixture
-def token(turn: Turn) -> str:
+def token(turn: Turn) -> dict[str, str]:
+    """The header that shows the turn's own person."""
     return bearer(turn.conversation.owner_id)
 
 
-def bearer(user_id: int) -> str:
-    return f"Bearer {create_token(user_id)}"
+def bearer(user_id: int) -> dict[str, str]:
+    return {"authorization": f"Bearer {create_token(user_id)}"}
 
 
 async def write(turn: Turn, *texts: str, announced: bool = True) -> None:
@@ -107,10 +107,10 @@ async def stored_texts(conversation_id: int) -> dict[str, str]:
 
 
 async def test_a_view_begins_with_a_snapshot_and_goes_on_with_what_is_committed(
-    turn: Turn, token: str
+    turn: Turn, token: dict[str, str]
 ) -> None:
     await write(turn, "One ", "two ")
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
 
     snapshot = await client.next()
     assert snapshot["type"] == "snapshot"
@@ -135,7 +135,7 @@ async def test_a_view_begins_with_a_snapshot_and_goes_on_with_what_is_committed(
 async def test_a_turn_is_followed_from_its_question_on() -> None:
     conversation = await in_thread(ConversationFactory)
     token = await in_thread(bearer, conversation.owner_id)
-    client = await LiveClient(conversation.pk, authorization=token).connect()
+    client = await LiveClient(conversation.pk, token).connect()
     assert (await client.next())["turn"] is None
 
     await in_thread(admit_turn, conversation.owner_id, conversation.pk, "Why?")
@@ -144,8 +144,8 @@ async def test_a_turn_is_followed_from_its_question_on() -> None:
     await client.leave()
 
 
-async def test_tool_steps_are_shown_as_they_change(turn: Turn, token: str) -> None:
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+async def test_tool_steps_are_shown_as_they_change(turn: Turn, token: dict[str, str]) -> None:
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
 
     def request() -> None:
@@ -174,13 +174,13 @@ def rename_nothing(turn: Turn) -> None:
 
 
 async def test_text_committed_between_join_and_snapshot_is_shown_once(
-    turn: Turn, token: str, database_url: str
+    turn: Turn, token: dict[str, str], database_url: str
 ) -> None:
     """behaviour H46"""
     await write(turn, "before ")
     gate = await psycopg.AsyncConnection.connect(database_url)
     await gate.execute("LOCK TABLE turns_conversation IN ACCESS EXCLUSIVE MODE")
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     await until_blocked(database_url)
     await write(turn, "between ")
     await gate.commit()
@@ -204,10 +204,10 @@ async def until_blocked(database_url: str) -> None:
 
 
 async def test_a_reconnect_at_any_cursor_goes_on_without_loss_or_repeat(
-    turn: Turn, token: str
+    turn: Turn, token: dict[str, str]
 ) -> None:
     """behaviour H45, with the turn still running and after its end."""
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     stages: list[Shown] = []
     for text in ("Ä ", "two ", "three "):
@@ -219,10 +219,7 @@ async def test_a_reconnect_at_any_cursor_goes_on_without_loss_or_repeat(
     async def catch_up(expected: str, state: str) -> None:
         for stage in stages:
             again = await LiveClient(
-                turn.conversation_id,
-                after=stage.cursor,
-                shown=copy.deepcopy(stage),
-                authorization=token,
+                turn.conversation_id, token, after=stage.cursor, shown=copy.deepcopy(stage)
             ).connect()
             answer = again.shown.answer_to
             while (answer(str(turn.pk))["text"], answer(str(turn.pk))["state"]) != (
@@ -240,7 +237,7 @@ async def test_a_reconnect_at_any_cursor_goes_on_without_loss_or_repeat(
     await in_thread(admit_turn, turn.conversation.owner_id, turn.conversation_id, "More?")
     for stage in stages:
         again = await LiveClient(
-            turn.conversation_id, after=stage.cursor, shown=stage, authorization=token
+            turn.conversation_id, token, after=stage.cursor, shown=stage
         ).connect()
         await again.until("turn", state="queued")
         assert again.shown.texts == await stored_texts(turn.conversation_id)
@@ -248,9 +245,9 @@ async def test_a_reconnect_at_any_cursor_goes_on_without_loss_or_repeat(
 
 
 async def test_a_cursor_into_folded_text_is_answered_by_replacement(
-    turn: Turn, token: str
+    turn: Turn, token: dict[str, str]
 ) -> None:
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     await write(turn, "What was strea", "med")
     await client.until("text", seq=2)
@@ -258,7 +255,7 @@ async def test_a_cursor_into_folded_text_is_answered_by_replacement(
     await finish(turn, text="What was said in the end")
 
     again = await LiveClient(
-        turn.conversation_id, after=shown.cursor, shown=shown, authorization=token
+        turn.conversation_id, token, after=shown.cursor, shown=shown
     ).connect()
     await again.until("turn", state="completed")
     assert again.shown.texts == await stored_texts(turn.conversation_id)
@@ -267,12 +264,12 @@ async def test_a_cursor_into_folded_text_is_answered_by_replacement(
 
 
 async def test_a_reconnect_with_nothing_new_is_sent_nothing_until_there_is(
-    turn: Turn, token: str
+    turn: Turn, token: dict[str, str]
 ) -> None:
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     shown = (await client.next(), await client.leave())[1]
     again = await LiveClient(
-        turn.conversation_id, after=shown.cursor, shown=shown, authorization=token
+        turn.conversation_id, token, after=shown.cursor, shown=shown
     ).connect()
     await write(turn, "new")
     assert (await again.next())["type"] == "text"
@@ -283,32 +280,34 @@ async def test_a_reconnect_with_nothing_new_is_sent_nothing_until_there_is(
     "cursor", ["", "x", "1.2", "9.9.9.9.9", "99999999.0.0.0.0", "0.{other}.0.0.0"]
 )
 async def test_a_cursor_of_another_history_is_answered_by_a_snapshot_of_this_one(
-    turn: Turn, token: str, cursor: str
+    turn: Turn, token: dict[str, str], cursor: str
 ) -> None:
     foreign = await in_thread(lambda: TurnFactory(running=True, asked=True))
     await write(foreign, "somebody else's text")
     await write(turn, "mine")
     after = cursor.format(other=foreign.pk)
-    client = await LiveClient(turn.conversation_id, after=after, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token, after=after).connect()
     assert (await client.next())["type"] == "snapshot"
     assert client.shown.answer_to(str(turn.pk))["text"] == "mine"
     await client.leave()
 
 
 async def test_text_of_a_cursor_that_was_never_stored_is_replaced(
-    turn: Turn, token: str
+    turn: Turn, token: dict[str, str]
 ) -> None:
     """A standby took over that had not received the last chunks."""
     await write(turn, "kept")
     after = str(Cursor(turn.conversation.revision, turn.pk, 7))
-    client = await LiveClient(turn.conversation_id, after=after, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token, after=after).connect()
     assert (await client.next())["type"] == "snapshot"
     await client.leave()
 
 
-async def test_late_text_of_one_turn_never_enters_another(turn: Turn, token: str) -> None:
+async def test_late_text_of_one_turn_never_enters_another(
+    turn: Turn, token: dict[str, str]
+) -> None:
     """behaviour H24, H25: every frame of text names its turn."""
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     await write(turn, "first")
     await client.until("text")
@@ -326,9 +325,9 @@ async def test_late_text_of_one_turn_never_enters_another(turn: Turn, token: str
 
 
 async def test_many_turns_missed_at_once_are_shown_by_a_snapshot(
-    turn: Turn, token: str
+    turn: Turn, token: dict[str, str]
 ) -> None:
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     shown = (await client.next(), await client.leave())[1]
     await finish(turn)
 
@@ -339,7 +338,7 @@ async def test_many_turns_missed_at_once_are_shown_by_a_snapshot(
 
     await in_thread(more)
     again = await LiveClient(
-        turn.conversation_id, after=shown.cursor, shown=shown, authorization=token
+        turn.conversation_id, token, after=shown.cursor, shown=shown
     ).connect()
     assert (await again.next())["type"] == "snapshot"
     assert again.shown.texts == await stored_texts(turn.conversation_id)
@@ -348,10 +347,10 @@ async def test_many_turns_missed_at_once_are_shown_by_a_snapshot(
 
 @pytest.mark.parametrize("change", ["rename", "edit", "remove"])
 async def test_what_a_person_rewrites_is_shown_anew(
-    turn: Turn, token: str, change: str
+    turn: Turn, token: dict[str, str], change: str
 ) -> None:
     await finish(turn)
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     owner_id = turn.conversation.owner_id
     match change:
@@ -370,9 +369,11 @@ async def test_what_a_person_rewrites_is_shown_anew(
 # --- What is lost is repaired ---
 
 
-async def test_a_lost_hint_is_repaired_by_the_slow_poll(turn: Turn, token: str) -> None:
+async def test_a_lost_hint_is_repaired_by_the_slow_poll(
+    turn: Turn, token: dict[str, str]
+) -> None:
     """behaviour H48"""
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     began = time.monotonic()
     await write(turn, "unannounced", announced=False)
@@ -392,12 +393,12 @@ class DeadLayer:
 
 
 async def test_a_dead_channel_layer_delays_the_view_by_the_slow_poll(
-    turn: Turn, token: str, settings: Settings
+    turn: Turn, token: dict[str, str], settings: Settings
 ) -> None:
     await live.stop()
     await get_channel_layer().close()
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": f"{__name__}.DeadLayer"}}
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     began = time.monotonic()
     await write(turn, "still")
@@ -408,10 +409,10 @@ async def test_a_dead_channel_layer_delays_the_view_by_the_slow_poll(
 
 
 async def test_a_killed_reader_connection_is_opened_again(
-    turn: Turn, token: str, database_url: str
+    turn: Turn, token: dict[str, str], database_url: str
 ) -> None:
     """behaviour H51"""
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as admin:
         await admin.execute(
@@ -429,10 +430,11 @@ async def test_a_killed_reader_connection_is_opened_again(
 
 
 async def test_a_client_that_does_not_read_is_shown_a_snapshot_when_it_does(
-    turn: Turn, reader: live.Reader
+    turn: Turn, token: dict[str, str], reader: live.Reader
 ) -> None:
     """behaviour H47"""
-    credential = Credential(turn.conversation.owner_id, "", token_id=1)
+    credential = await in_thread(credentials.of_bearer, token["authorization"])
+    assert credential is not None
     view = live.View(turn.conversation_id, credential, None)
     reader.join(view)
     await view.ready.wait()
@@ -460,11 +462,11 @@ async def test_a_client_that_does_not_read_is_shown_a_snapshot_when_it_does(
 
 
 async def test_no_frame_is_larger_than_its_bound_whatever_the_text(
-    turn: Turn, token: str
+    turn: Turn, token: dict[str, str]
 ) -> None:
     """LiveClient checks each frame's size; control characters are six bytes each in JSON."""
     texts = ["\x01" * bounds.CHUNK_MAX_BYTES, '"quoted" \\n' * 1_000, "ü" * 8_000, "𝄞" * 2_000]
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     await write(turn, *texts)
     whole = "".join(texts)
@@ -478,16 +480,18 @@ async def test_no_frame_is_larger_than_its_bound_whatever_the_text(
     await client.leave()
 
     # a snapshot of the same, while it still streams and after
-    again = await LiveClient(turn.conversation_id, authorization=token).connect()
+    again = await LiveClient(turn.conversation_id, token).connect()
     await again.next()
     assert again.shown.answer_to(str(turn.pk))["text"] is None
     await again.leave()
 
 
-async def test_long_live_text_follows_the_snapshot_as_text(turn: Turn, token: str) -> None:
+async def test_long_live_text_follows_the_snapshot_as_text(
+    turn: Turn, token: dict[str, str]
+) -> None:
     texts = ["x" * bounds.CHUNK_MAX_BYTES] * 3
     await write(turn, *texts)
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.until("text", seq=3)
     assert client.shown.answer_to(str(turn.pk))["text"] == "".join(texts)
     await client.leave()
@@ -504,7 +508,7 @@ async def test_a_snapshot_holds_the_newest_messages_and_says_where_older_ones_be
 
     ids = await in_thread(fill)
     token = await in_thread(bearer, conversation.owner_id)
-    client = await LiveClient(conversation.pk, authorization=token).connect()
+    client = await LiveClient(conversation.pk, token).connect()
     snapshot = await client.next()
     shown = [int(m["id"]) for m in snapshot["messages"]]
     assert shown == ids[: -len(shown) - 1 : -1]
@@ -513,15 +517,17 @@ async def test_a_snapshot_holds_the_newest_messages_and_says_where_older_ones_be
     await client.leave()
 
 
-async def test_an_incoming_frame_over_its_bound_closes_the_view(turn: Turn, token: str) -> None:
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+async def test_an_incoming_frame_over_its_bound_closes_the_view(
+    turn: Turn, token: dict[str, str]
+) -> None:
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     await client.send("x" * (bounds.FRAME_IN_MAX_BYTES + 1))
     assert await client.closed() == 4413
 
 
-async def test_other_incoming_frames_change_nothing(turn: Turn, token: str) -> None:
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+async def test_other_incoming_frames_change_nothing(turn: Turn, token: dict[str, str]) -> None:
+    client = await LiveClient(turn.conversation_id, token).connect()
     snapshot = await client.next()
     for text in (
         "",
@@ -538,10 +544,10 @@ async def test_other_incoming_frames_change_nothing(turn: Turn, token: str) -> N
 
 
 async def test_three_hundred_open_views_hold_no_connection_each(
-    turn: Turn, token: str, database_url: str
+    turn: Turn, token: dict[str, str], database_url: str
 ) -> None:
     """behaviour H75, H76"""
-    clients = [LiveClient(turn.conversation_id, authorization=token) for _ in range(300)]
+    clients = [LiveClient(turn.conversation_id, token) for _ in range(300)]
     await asyncio.gather(*(client.connect() for client in clients))
     await asyncio.gather(*(client.next() for client in clients))
     await write(turn, "to everybody")
@@ -570,7 +576,7 @@ async def test_three_hundred_open_views_hold_no_connection_each(
     ],
 )
 async def test_nobody_signed_in_is_shown_nothing(turn: Turn, headers: dict[str, str]) -> None:
-    client = await LiveClient(turn.conversation_id, **headers).connect()
+    client = await LiveClient(turn.conversation_id, headers).connect()
     assert await client.closed() == 4401
     assert client.shown.frames == []
 
@@ -579,31 +585,33 @@ async def test_nobody_signed_in_is_shown_nothing(turn: Turn, headers: dict[str, 
     "conversation", ["{foreign}", "999999", "0", "-1", "01", "x", "9" * 30, "1e3"]
 )
 async def test_foreign_and_unknown_conversations_look_the_same(
-    turn: Turn, token: str, conversation: str
+    turn: Turn, token: dict[str, str], conversation: str
 ) -> None:
     """behaviour H52, H53"""
     foreign = await in_thread(lambda: TurnFactory(running=True))
     client = await LiveClient(
-        conversation.format(foreign=foreign.conversation_id), authorization=token
+        conversation.format(foreign=foreign.conversation_id), token
     ).connect()
     await write(foreign, "not for you")
     assert await client.closed() == 4404
     assert client.shown.frames == []
 
 
-async def test_a_cursor_does_not_open_a_foreign_conversation(turn: Turn, token: str) -> None:
+async def test_a_cursor_does_not_open_a_foreign_conversation(
+    turn: Turn, token: dict[str, str]
+) -> None:
     foreign = await in_thread(lambda: TurnFactory(running=True))
     await write(foreign, "not for you")
     after = str(Cursor(0, foreign.pk, 0))
-    client = await LiveClient(
-        foreign.conversation_id, after=after, authorization=token
-    ).connect()
+    client = await LiveClient(foreign.conversation_id, token, after=after).connect()
     assert await client.closed() == 4404
     assert client.shown.frames == []
 
 
-async def test_a_removed_conversation_closes_its_views(turn: Turn, token: str) -> None:
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+async def test_a_removed_conversation_closes_its_views(
+    turn: Turn, token: dict[str, str]
+) -> None:
+    client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     await write(turn, "text")
     await in_thread(delete_conversation, turn.conversation.owner_id, turn.conversation_id)
@@ -620,27 +628,27 @@ async def test_a_session_opens_its_own_page_and_no_other_site_does(turn: Turn) -
     browser = await in_thread(sign_in, turn.conversation.owner)
     cookie = f"{settings.SESSION_COOKIE_NAME}={browser.cookies['sessionid'].value}"
     client = await LiveClient(
-        turn.conversation_id, cookie=cookie, origin="http://testserver"
+        turn.conversation_id, {"cookie": cookie, "origin": "http://testserver"}
     ).connect()
     assert (await client.next())["type"] == "snapshot"
     await client.leave()
 
     other = await LiveClient(
-        turn.conversation_id, cookie=cookie, origin="http://elsewhere.test"
+        turn.conversation_id, {"cookie": cookie, "origin": "http://elsewhere.test"}
     ).connect()
     assert other.close_code == 1000
 
 
 @pytest.mark.parametrize("how", ["token", "sign_out", "expiry", "password", "deactivation"])
 async def test_a_view_is_closed_when_its_permission_is_taken_back(
-    turn: Turn, token: str, how: str
+    turn: Turn, token: dict[str, str], how: str
 ) -> None:
     """behaviour H54"""
     user = turn.conversation.owner
     browser = await in_thread(sign_in, user)
     cookie = f"{settings.SESSION_COOKIE_NAME}={browser.cookies['sessionid'].value}"
-    headers = {"authorization": token} if how == "token" else {"cookie": cookie}
-    client = await LiveClient(turn.conversation_id, **headers).connect()
+    headers = token if how == "token" else {"cookie": cookie}
+    client = await LiveClient(turn.conversation_id, headers).connect()
     await client.next()
 
     def take_back() -> None:
@@ -663,7 +671,7 @@ async def test_a_view_is_closed_when_its_permission_is_taken_back(
     assert time.monotonic() - began < REPAIRED_SECONDS
 
 
-async def test_an_inactive_person_is_not_signed_in(turn: Turn, token: str) -> None:
+async def test_an_inactive_person_is_not_signed_in(turn: Turn, token: dict[str, str]) -> None:
     await in_thread(User.objects.filter(pk=turn.conversation.owner_id).update, is_active=False)
-    client = await LiveClient(turn.conversation_id, authorization=token).connect()
+    client = await LiveClient(turn.conversation_id, token).connect()
     assert await client.closed() == 4401
