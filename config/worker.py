@@ -1,19 +1,21 @@
-"""A Celery worker as a runtime: registers, serves turns on a loop of its own, sweeps, and
-drains.
+"""A Celery worker as a runtime: registers, serves turns on its own loop, sweeps, and drains.
 
-    worker_init             runtime registered, loop up, sweep running; then hints are taken
-    worker_shutting_down    (in the signal handler) nothing more is claimed; the 20 s begin
-    worker_shutdown         turns finish or are interrupted, the sweep ends, the runtime stops
-    last
+worker_init             runtime registered, loop up, sweep running; then hints are taken
+worker_shutting_down    (in the signal handler) nothing more is claimed; the 20 s begin
+worker_shutdown         turns finish or are interrupted, the sweep ends, the runtime last
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import structlog
+from celery.concurrency import get_implementation
+from celery.concurrency.solo import TaskPool as SoloPool
+from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import worker_init, worker_shutdown, worker_shutting_down
 
 from recovery.bounds import DRAIN_SECONDS
@@ -65,9 +67,21 @@ class Worker:
 _worker: Worker | None = None
 
 
+def _require_one_process(pool: str | type[Any]) -> None:
+    """Return when tasks run in this very process, where the loop is.
+
+    Raises:
+        SystemExit: the pool forks, or patches threads away.
+    """
+    if not issubclass(get_implementation(pool), ThreadPool | SoloPool):
+        raise SystemExit("Holdfast's worker serves turns in one process: use --pool threads")
+
+
 @worker_init.connect
-def _start(**_: object) -> None:
+def _start(sender: Any, **_: object) -> None:
     global _worker  # noqa: PLW0603 - one process, one worker
+
+    _require_one_process(sender.pool_cls)
 
     def fenced(runtime_id: UUID) -> None:
         host.cancel_all(runtime_id)

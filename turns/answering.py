@@ -193,9 +193,7 @@ class Answering:
             raise BoundExceeded(ErrorCode.ASSISTANT_MESSAGE_LIMIT_REACHED)
 
     async def _store_calls(self, step: ProviderStep, response: Completed) -> list[ToolStep]:
-        """Complete the provider step and store its calls, in one transaction, before any
-        runs.
-        """
+        """Complete the provider step and store its calls, together, before any runs."""
         last_seq = await self._log.flushed(self._fence)
         store = partial(
             transitions.complete_provider_step,
@@ -287,9 +285,7 @@ class Answering:
 
 
 def _running(fence: Fence, call_id: str) -> ToolStep | None:
-    """Return the step if it runs: after an unknown commit that was ours, nobody else starts
-    it.
-    """
+    """Return the step if it runs: that was us, since nobody else could have started it."""
     step = transitions.tool_step_called(fence, call_id)
     return step if step is not None and step.state == ToolStep.State.RUNNING else None
 

@@ -39,6 +39,7 @@ WATCH_SECONDS: Final = 0.25
 WAITING_HINTS_MAX: Final = 2 * bounds.TURNS_PER_PROCESS
 # After the drain's deadline: to cut the work short, flush, and write the ends.
 INTERRUPT_SECONDS: Final = 5.0
+LET_GO_SECONDS: Final = 1.0
 START_SECONDS: Final = 30.0
 
 
@@ -96,9 +97,7 @@ class TurnHost:
         self._call(self._abandon_all, runtime_id)
 
     def drain(self, deadline: float) -> None:
-        """Finish what can be finished by `deadline` (monotonic), interrupt the rest, end the
-        loop.
-        """
+        """Finish what can be by `deadline` (monotonic), interrupt the rest, end the loop."""
         self._draining = True
         if not self._thread.is_alive():
             return
@@ -132,7 +131,7 @@ class TurnHost:
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
         self._provider = self._make_provider()
-        self._text = TextLog(textlog.connect, events.announce)
+        self._text = TextLog(textlog.connect, events.announce_many)
         self._text.start()
         helpers = [
             asyncio.create_task(self._tick(), name="tick"),
@@ -214,10 +213,18 @@ class TurnHost:
     def _abandon_all(self, runtime_id: UUID) -> None:
         # A loop that was late may have begun a turn under the next runtime before it hears of
         # this; letting go of that one would leave it claimed and unserved.
-        for server, _ in self._live.values():
-            if server.owner == runtime_id:
-                server.abandon()
-        self._letting_go = asyncio.create_task(self._text.abandon())
+        buried = [each for each in self._live.values() if each[0].owner == runtime_id]
+        for server, _ in buried:
+            server.abandon()
+        self._letting_go = asyncio.create_task(self._let_go(buried))
+
+    async def _let_go(self, buried: Sequence[tuple[TurnServer, asyncio.Task[Any]]]) -> None:
+        fences = [server.fence for server, _ in buried if server.fence is not None]
+        await self._text.abandon(fences)
+        if buried:
+            _, stuck = await asyncio.wait([task for _, task in buried], timeout=LET_GO_SECONDS)
+            for task in stuck:  # it waits for a database that is away
+                task.cancel()
 
     async def _drain(self, seconds: float) -> None:
         self._waiting.clear()

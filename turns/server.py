@@ -1,10 +1,10 @@
 """The live runtime of one turn: it claims, has the answer written, and ends the turn, once.
 
 claimed -> answering -> ending
-             |  stop(ending)    a cancel, the deadline: the work is cut short, then the end
-             is written |  release()       a stopping process: cut short, flushed, and left
-             to the host to end |  abandon()       fenced: cut short, and nothing is written
-             any more
+
+stop(ending)    a cancel: the work is cut short, then this end is written
+release()       the process stops: cut short, flushed, and left to the host to end
+abandon()       fenced: cut short, and nothing is written any more
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import structlog
 
-from recovery.errors import ErrorCode, IllegalTransition, StaleFence
+from recovery.errors import ErrorCode, StaleFence
 from recovery.fences import Fence
 from recovery.probes import areach
 from turns import transitions
@@ -31,6 +31,8 @@ from turns.tools.registry import Registry
 from turns.transitions import CancelRequested
 
 log = structlog.get_logger()
+
+_BROKEN: Final = Ending(Turn.State.FAILED, ErrorCode.INTERNAL_ERROR)
 
 
 class TurnServer:
@@ -75,9 +77,7 @@ class TurnServer:
             self._stop.set_exception(StaleFence())
 
     async def run(self) -> Fence | None:
-        """Serve the turn to its end; return the fence of a turn that was released without
-        one.
-        """
+        """Serve the turn to its end; return the fence of one released without an end."""
         # Retrieved in every case: an exception nobody looks at would be logged by the loop.
         self._stop.add_done_callback(lambda stop: stop.cancelled() or stop.exception())
         await areach("turn.admitted")
@@ -89,7 +89,14 @@ class TurnServer:
         log.info("turn.claimed", turn_id=fence.pk, generation=fence.generation)
         await areach("turn.claimed")
         try:
-            return await self._serve(fence)
+            try:
+                return await self._serve(fence)
+            except StaleFence:
+                raise
+            except Exception as error:
+                # A claimed row that nobody serves would wait for its deadline.
+                log.error("turn.broken", turn_id=self.turn_id, exc_info=error)
+                await self._finish(fence, _BROKEN, None)
         except StaleFence:
             log.warning("turn.fence_lost", turn_id=fence.pk, generation=fence.generation)
         finally:
@@ -130,9 +137,7 @@ class TurnServer:
         return None
 
     async def _ending(self, answering: Answering, seconds: float) -> Ending | None:
-        """Let the work run until it is done, stopped or out of time; it runs no more
-        afterwards.
-        """
+        """Let the work run until it is done, stopped or out of time; then it runs no more."""
         work = asyncio.create_task(answering.run(), name=f"turn {self.turn_id}")
         try:
             either: set[asyncio.Future[Any]] = {work, self._stop}
@@ -150,11 +155,6 @@ class TurnServer:
             return work.result()
         except CancelRequested:
             return Ending(Turn.State.CANCELLED, None, answering.response_id)
-        except StaleFence:
-            raise
-        except Exception as error:
-            log.error("turn.broken", turn_id=self.turn_id, exc_info=error)
-            return Ending(Turn.State.FAILED, ErrorCode.INTERNAL_ERROR, answering.response_id)
 
     async def _finish(self, fence: Fence, ending: Ending, last_seq: int | None) -> None:
         finish = partial(
@@ -167,17 +167,7 @@ class TurnServer:
             last_seq=last_seq,
             text=ending.text,
         )
-        try:
-            turn = await confirmed(finish, partial(_ended, fence))
-        except IllegalTransition as refused:
-            log.error("turn.end_refused", turn_id=fence.pk, exc_info=refused)
-            failed = partial(
-                transitions.finish_turn,
-                fence,
-                Turn.State.FAILED,
-                error_code=ErrorCode.INTERNAL_ERROR,
-            )
-            turn = await confirmed(failed, partial(_ended, fence))
+        turn = await confirmed(finish, partial(_ended, fence))
         log.info(
             "turn.ended", turn_id=turn.pk, state=turn.state, error_code=turn.error_code or None
         )

@@ -73,9 +73,7 @@ POISON: Final = (psycopg.DataError, psycopg.IntegrityError, UnicodeError)
 
 
 async def connect() -> AsyncConnection:
-    """Return a session of the text log's own, to the same database and under this process's
-    name.
-    """
+    """Return a session of the log's own, to the same database and under the same name."""
     described = connections["default"].get_connection_params()
     # what Django puts in for its own, synchronous use
     for name in (
@@ -205,14 +203,16 @@ class TextLog:
             del self._texts[fence.pk]
             self._growing.pop(fence.pk, None)
 
-    async def abandon(self) -> None:
-        """Write nothing more for anyone: this runtime was declared dead.
+    async def abandon(self, fences: Iterable[Fence]) -> None:
+        """Write nothing more for these turns: the runtime that claimed them was buried.
 
         The connection carries the dead runtime's name, so the next one is opened anew.
         """
-        for text in self._texts.values():
-            text.fail(StaleFence())
-        self._growing.clear()
+        for fence in fences:
+            text = self._texts.get(fence.pk)
+            if text is not None and text.fence == fence:
+                text.fail(StaleFence())
+                self._growing.pop(fence.pk, None)
         self._epoch += 1
         await self._disconnect()
 
@@ -389,9 +389,7 @@ class TextLog:
         return written
 
     async def _connected(self) -> AsyncConnection:
-        """Return the connection; after a loss only when every doubtful seq has been
-        compared.
-        """
+        """Return the connection; after a loss only once every doubtful seq was compared."""
         if self._connection is None:
             epoch = self._epoch
             connection = await self._connect()

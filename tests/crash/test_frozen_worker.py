@@ -1,4 +1,4 @@
-"""A worker frozen past its lease is buried; when it wakes it writes nothing and starts afresh."""
+"""A worker frozen past its lease is buried; waking up it writes nothing and starts afresh."""
 
 from __future__ import annotations
 

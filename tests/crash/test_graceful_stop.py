@@ -1,4 +1,4 @@
-"""A deploy: short turns finish, long ones end honestly, nothing is claimed, the runtime ends last."""
+"""A deploy: short turns finish, long ones end honestly, and the runtime ends last."""
 
 from __future__ import annotations
 

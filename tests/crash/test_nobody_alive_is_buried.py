@@ -1,4 +1,4 @@
-"""Outages, blocked tools, held interpreters: the turn goes on, and its runtime is not buried."""
+"""Outages, blocked tools, held interpreters: the turn goes on, its runtime is not buried."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.simulators.client import Simulator
 from tests.simulators.replies import Reply, hold, send
 from tests.simulators.responses_wire import Stream, answer, frames_reply, stalled, tool_calls
 from tests.support import private_postgres
+from tests.support.blocking_tools import RELEASE
 from tests.support.private_postgres import DATABASE, answers, crash, django_on
-from tests.support.toolbox import RELEASE
 from tests.support.turns import ask, require_terminal, text_of, wait_until_ended
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker, WorkerStarter
@@ -136,6 +136,14 @@ def test_an_answer_that_ends_while_the_database_is_away_is_kept(
     require_alive(worker)
 
 
+def cut_session(worker: Worker) -> None:
+    """End the session that holds the worker's lock; return when it has another."""
+    backend = worker.runtime.lock_backend_pid
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [backend])
+    wait_until(lambda: worker.runtime.lock_backend_pid != backend, "the session is replaced")
+
+
 def test_cutting_the_session_that_proves_life_kills_nobody(
     start_worker: WorkerStarter, model: Simulator
 ) -> None:
@@ -145,13 +153,7 @@ def test_cutting_the_session_that_proves_life_kills_nobody(
     worker.hint(turn.pk)
     model.wait_for_gate("answer")
     for _ in range(3):
-        backend = worker.runtime.lock_backend_pid
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(%s)", [backend])
-        wait_until(
-            lambda cut=backend: worker.runtime.lock_backend_pid != cut,
-            "the session is replaced",
-        )
+        cut_session(worker)
         sweep()
     model.release("answer")
     wait_until_ended(turn)

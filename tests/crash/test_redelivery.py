@@ -1,4 +1,4 @@
-"""An effect outside happens at most once, whatever is killed and however often it is delivered."""
+"""An effect outside happens at most once, whatever is killed or delivered again."""
 
 from __future__ import annotations
 

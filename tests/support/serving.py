@@ -68,7 +68,7 @@ async def serving(base_url: str, *tools: Tool[Any], **provider: Any) -> AsyncIte
     for tool in (*shipped.registry, *tools):
         offered.register(tool)
     announced: list[int] = []
-    text = TextLog(textlog.connect, announced.append)
+    text = TextLog(textlog.connect, announced.extend)
     adapter = ResponsesProvider(base_url=base_url, **provider)
     runtime = await in_thread(RuntimeFactory.create)
     serving = Serving(runtime, adapter, text, offered)

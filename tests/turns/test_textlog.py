@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -82,7 +82,7 @@ async def text_log(
     announced: list[int] | None = None, **options: Any
 ) -> AsyncIterator[TextLog]:
     told = announced if announced is not None else []
-    log = TextLog(options.pop("connect", textlog.connect), told.append, **options)
+    log = TextLog(options.pop("connect", textlog.connect), told.extend, **options)
     log.start()
     try:
         yield log
@@ -96,7 +96,7 @@ async def test_text_is_committed_before_it_is_announced_and_in_its_order(
     fence, conversation_id = await in_database(running_turn)
     seen: list[tuple[int, str]] = []
 
-    def look(conversation: int) -> None:
+    def look(conversations: Iterable[int]) -> None:
         # a session of its own sees what is committed and nothing else
         with psycopg.connect(database_url) as outside:
             row = outside.execute(
@@ -104,7 +104,7 @@ async def test_text_is_committed_before_it_is_announced_and_in_its_order(
                 "WHERE turn_id = %s",
                 [fence.pk],
             ).fetchone()
-        seen.append((conversation, row[0] if row else ""))
+        seen.extend((each, row[0] if row else "") for each in conversations)
 
     log = TextLog(textlog.connect, look)
     log.start()
@@ -374,7 +374,7 @@ async def test_what_a_dead_runtime_still_holds_is_not_written() -> None:
     async with text_log() as log:
         log.open(fence, conversation_id)
         await log.write(fence, "held")
-        await log.abandon()
+        await log.abandon([fence])
         with pytest.raises(StaleFence):
             await log.flushed(fence)
         log.close(fence)

@@ -29,9 +29,7 @@ Result = str | Iterable[str] | AsyncIterable[str]
 
 
 class Arguments(BaseModel):
-    """What a tool takes: declared once, shown to the model as its schema, checked at the
-    call.
-    """
+    """What a tool takes: declared once, shown to the model, checked at the call."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

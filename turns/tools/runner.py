@@ -1,6 +1,4 @@
-"""Calling one tool: its time and its result are bounded, and nothing it does blocks the
-loop.
-"""
+"""Calling one tool: its time and result are bounded, and nothing it does blocks the loop."""
 
 from __future__ import annotations
 

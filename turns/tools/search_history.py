@@ -31,9 +31,7 @@ class SearchHistory(Arguments):
 
 
 def search_history(invocation: Invocation[SearchHistory]) -> str:
-    """Return the best matching earlier messages of the invocation's own conversation, as
-    JSON.
-    """
+    """Return the best matching earlier messages of the call's own conversation, as JSON."""
     query = invocation.arguments.query
     newest = (
         Message.objects.filter(
