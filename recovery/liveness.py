@@ -46,7 +46,10 @@ _LOCK_IS_MISSING: Final = """
     r.lock_key IS NOT NULL AND NOT EXISTS (
         SELECT FROM held WHERE held.key = r.lock_key AND held.pid = r.lock_backend_pid)
 """
+# What keeps runtimes from renewing (an index being built on their table) must not let the pulse
+# go on: the update of no row takes the same lock as a renewal.
 _BEAT: Final = """
+    WITH as_a_renewal AS (UPDATE recovery_runtime SET stopped_at = stopped_at WHERE false)
     INSERT INTO recovery_pulse AS p (id, last_at, unbroken_since)
         SELECT 1, n, n FROM clock_timestamp() AS n
     ON CONFLICT (id) DO UPDATE SET

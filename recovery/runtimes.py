@@ -31,6 +31,7 @@ import psycopg
 import structlog
 from django.conf import settings
 from django.db import connections as databases
+from psycopg.errors import ReadOnlySqlTransaction
 
 from recovery import bounds, hosts
 from recovery.connections import application_name, name_sessions
@@ -171,10 +172,11 @@ class RuntimeKeeper:
                     # soon.
                     runtime_id = uuid4()
                     self._close()
-                if self._is_lost():
+                # A server that takes no writes any more is left too: the next one may.
+                if self._is_lost() or isinstance(error, ReadOnlySqlTransaction):
                     self._close()
-                    self._stopping.wait(random.uniform(0.5, 1.0) * pause)  # noqa: S311 - spread
-                    pause = min(2 * pause, RECONNECT_MAX_SECONDS)
+                self._stopping.wait(random.uniform(0.5, 1.0) * pause)  # noqa: S311 - spread
+                pause = min(2 * pause, RECONNECT_MAX_SECONDS)
         self._end(runtime_id)
         os.close(self._wake_reader)
         os.close(self._wake_writer)
@@ -201,11 +203,15 @@ class RuntimeKeeper:
         name = application_name(self._role, runtime_id)
         self._session = psycopg.connect(**_session_parameters(name))
         self._lock_key = None
-        while settings.HOLDFAST_LIVENESS == "lock":
-            (key,) = self._value(_DRAW_KEY)
-            if self._value(_TRY_LOCK, [key]) == (True,):
-                self._lock_key = key
-                break
+        try:
+            while settings.HOLDFAST_LIVENESS == "lock" and self._lock_key is None:
+                (key,) = self._value(_DRAW_KEY)
+                if self._value(_TRY_LOCK, [key]) == (True,):
+                    self._lock_key = key
+        except psycopg.Error:
+            # A renewal through this session would be one without a lock.
+            self._close()
+            raise
 
     def _register(self, runtime_id: UUID) -> None:
         self._execute(_REGISTER, self._facts(runtime_id))
