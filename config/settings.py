@@ -127,8 +127,10 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
 ]
 MIDDLEWARE = [
+    "config.api.json_refusals",
     "django.middleware.security.SecurityMiddleware",
     "config.static.StaticFiles",
+    "config.api.json_refusals",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
