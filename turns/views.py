@@ -49,7 +49,8 @@ CONTENT_SECURITY_POLICY: Final = "; ".join(
 class View(Protocol):
     """A view of Django."""
 
-    def __call__(self, request: HttpRequest, **named: Any) -> HttpResponseBase: ...
+    def __call__(self, request: HttpRequest, **named: Any) -> HttpResponseBase:
+        """Answer a request."""
 
 
 def guarded(view: Callable[..., HttpResponseBase]) -> View:
@@ -139,7 +140,7 @@ def _page(request: HttpRequest, shown: projection.Snapshot | None) -> HttpRespon
         "shown": None if shown is None else shown.conversation,
         "messages": _looks(content),
         "conversations": [row for row, _ in listed[:LISTED_CONVERSATIONS]],
-        "has_more": len(listed) > LISTED_CONVERSATIONS,
+        "next_conversations": listed[-2][1] if len(listed) > LISTED_CONVERSATIONS else None,
         "panels": [panel for panel in panels if panel.template],
         "is_demonstration": settings.LLM_API == "local",
     }

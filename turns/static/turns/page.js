@@ -1,0 +1,268 @@
+// One conversation: what the server has rendered, kept up to date.
+
+import { ask, call } from "./api.js";
+import { Composer } from "./composer.js";
+import { Conversations, startDrawer } from "./conversations.js";
+import { Kept } from "./kept.js";
+import { Live } from "./live.js";
+import { copy, isOpen, Thread } from "./thread.js";
+
+const TOLD = JSON.parse(document.getElementById("told").textContent);
+const NEAR_PIXELS = 80;
+const SPOKEN_CHARS = 600;
+const STATES = {
+  idle: "",
+  connecting: "Connecting",
+  live: "Live",
+  reconnecting: "Reconnecting",
+  offline: "Offline",
+  "signed-out": "Signed out",
+  gone: "Gone",
+};
+const ENDS = {
+  completed: "Answer: ",
+  failed: "The answer failed. ",
+  cancelled: "The answer was stopped. ",
+  interrupted: "The answer was interrupted. ",
+};
+
+const view = document.getElementById("view");
+const welcome = document.getElementById("welcome");
+const connection = document.getElementById("connection");
+const announcer = document.getElementById("announcer");
+const notice = document.getElementById("notice");
+const older = document.getElementById("older");
+const toLatest = document.getElementById("to-latest");
+
+/** What panels and the parts below may use. */
+const page = {
+  conversation: TOLD.conversation,
+  messageBytes: TOLD.messageBytes,
+  get turn() {
+    return thread.turn;
+  },
+  began,
+  took,
+  sent,
+  refused: show,
+  renamed,
+  announce,
+  notice: warn,
+  signedOut: () => connected("signed-out"),
+  onFrame: (type, act) => handlers.set(type, act),
+};
+
+const handlers = new Map([
+  ["snapshot", snapshot],
+  ["message", message],
+  ["text", (frame) => thread.append(frame.turn_id, frame.text)],
+  ["turn", turn],
+]);
+const kept = new Kept(TOLD.user);
+const thread = new Thread(document.getElementById("thread"), {
+  cutCodes: TOLD.cutCodes,
+  onAction: act,
+});
+let next = null;
+let isFollowing = true;
+
+if (TOLD.snapshot) snapshot(TOLD.snapshot);
+const live = new Live({ onFrame: apply, onState: connected });
+const composer = new Composer(page, kept);
+const conversations = new Conversations(page, kept);
+startDrawer();
+if (page.conversation) live.start(page.conversation, TOLD.snapshot.cursor);
+show();
+view.scrollTop = view.scrollHeight;
+if (matchMedia("(pointer: fine)").matches) composer.box.focus();
+for (const script of TOLD.panels) {
+  import(script).then((module) => module.start(page));
+}
+
+// --- frames ---
+
+/** Apply a frame. False when only a snapshot can help. */
+function apply(frame) {
+  const handler = handlers.get(frame.type);
+  const done = handler ? handler(frame) : true;
+  show();
+  return done;
+}
+
+function snapshot(frame) {
+  const joins = thread.snapshot(frame.messages, frame.turn);
+  if (!joins || next === null) next = frame.next;
+  if (frame.conversation.title) renamed(frame.conversation.title);
+  for (const message of frame.messages) if (message.text === null) fetchWhole(message.id);
+}
+
+function message(frame) {
+  thread.show(frame);
+  if (frame.role === "user") composer.saw(frame.text);
+  if (frame.text === null) fetchWhole(frame.id);
+}
+
+function turn(frame) {
+  const before = thread.turn;
+  const found = thread.showTurn(frame);
+  const wasOpen = before === null || before.id !== frame.id || isOpen(before);
+  if (wasOpen && !isOpen(frame)) ended(frame);
+  return found;
+}
+
+function ended(turn) {
+  const text = thread.answerTo(turn.id)?.querySelector(".words").innerText ?? "";
+  const words = turn.state === "completed" ? text.slice(0, SPOKEN_CHARS) : turn.error_message;
+  announce(ENDS[turn.state] + (words ?? ""));
+  composer.ended(turn);
+  conversations.refresh();
+}
+
+/** A message too large for a frame comes without its words. */
+async function fetchWhole(id) {
+  try {
+    thread.show(await call("GET", `/messages/${id}`));
+    show();
+  } catch (error) {
+    warn(`A long message could not be loaded. ${error.message}`);
+  }
+}
+
+// --- what the composer tells ---
+
+/** The first message has made this conversation. */
+function began(conversation) {
+  page.conversation = conversation.id;
+  history.replaceState(null, "", `/c/${conversation.id}/`);
+  document.querySelector(".new").removeAttribute("aria-current");
+  document.getElementById("title").textContent = "Conversation";
+  live.start(conversation.id);
+}
+
+/** The service has taken a message. The live view tells more, before this or after it. */
+function took(turn) {
+  if (!thread.find(turn.user.id)) thread.show({ ...turn.user, turn_id: turn.id });
+  if (!thread.find(turn.assistant.id)) {
+    const role = { role: "assistant", turn_id: turn.id, created_at: turn.created_at };
+    if (isOpen(turn)) thread.turn = turn;
+    thread.show({ ...turn.assistant, ...role, text: "" });
+    if (!isOpen(turn)) live.again();
+  }
+  if (!page.turn || page.turn.id !== turn.id) thread.showTurn(turn);
+  conversations.refresh();
+  show();
+}
+
+function sent() {
+  isFollowing = true;
+  show();
+}
+
+function renamed(title) {
+  document.getElementById("title").textContent = title;
+  document.title = `${title} · Holdfast`;
+}
+
+// --- what a person does in the thread ---
+
+function act(what, message, button) {
+  switch (what) {
+    case "copy":
+      copy(thread.textOf(message), button);
+      break;
+    case "copy-code":
+      copy(button.closest(".code").querySelector("pre").textContent, button);
+      break;
+    case "again": {
+      const text = thread.questionOf(message.dataset.turn);
+      if (text) {
+        composer.post(text);
+        composer.box.focus();
+      }
+      break;
+    }
+    case "continue":
+      composer.fill("Please go on where you were cut off.");
+      break;
+  }
+}
+
+for (const button of document.querySelectorAll("[data-suggest]")) {
+  button.addEventListener("click", () => composer.fill(button.textContent));
+}
+document.getElementById("sign-out").addEventListener("submit", () => kept.forget());
+
+// --- showing ---
+
+function show() {
+  const isEmpty = !thread.list.children.length && !document.querySelector("#pending > *");
+  welcome.hidden = !isEmpty;
+  composer.draw();
+  if (isFollowing) view.scrollTop = view.scrollHeight;
+  toLatest.hidden = isFollowing;
+}
+
+function announce(text) {
+  announcer.textContent = text;
+}
+
+function warn(text) {
+  notice.textContent = text;
+  notice.hidden = !text;
+  if (text) setTimeout(() => (notice.hidden = true), 8000);
+}
+
+function connected(state) {
+  connection.dataset.state = state;
+  connection.querySelector("span").textContent = STATES[state];
+  if (state === "live") composer.flush();
+  if (state === "signed-out") {
+    lead("You are signed out. What you wrote is kept in this browser.", TOLD.login, "Sign in");
+  } else if (state === "gone") {
+    lead("This conversation does not exist any more.", "/", "To your conversations");
+  }
+}
+
+function lead(sentence, address, words) {
+  const link = document.createElement("a");
+  link.href = `${address}${address === "/" ? "" : `?next=${encodeURIComponent(location.pathname)}`}`;
+  link.textContent = words;
+  notice.replaceChildren(`${sentence} `, link);
+  notice.hidden = false;
+}
+
+view.addEventListener("scroll", () => {
+  isFollowing = view.scrollHeight - view.scrollTop - view.clientHeight < NEAR_PIXELS;
+  toLatest.hidden = isFollowing;
+});
+new ResizeObserver(() => isFollowing && (view.scrollTop = view.scrollHeight)).observe(view);
+toLatest.addEventListener("click", () => {
+  isFollowing = true;
+  show();
+  composer.box.focus();
+});
+
+// --- the past, on scroll ---
+
+new IntersectionObserver((seen) => seen[0].isIntersecting && loadOlder(), {
+  root: view,
+  rootMargin: "400px 0px 0px",
+}).observe(older);
+
+async function loadOlder() {
+  if (next === null || older.dataset.busy) return;
+  older.dataset.busy = "";
+  older.textContent = "Loading earlier messages …";
+  try {
+    const found = await ask("GET", `/c/${page.conversation}/messages/?before=${next}`);
+    const below = view.scrollHeight - view.scrollTop;
+    for (const message of found.messages) thread.show(message);
+    next = found.next;
+    older.textContent = "";
+    view.scrollTop = view.scrollHeight - below;
+  } catch (error) {
+    older.textContent = `Earlier messages could not be loaded. ${error.message}`;
+  } finally {
+    delete older.dataset.busy;
+  }
+}
