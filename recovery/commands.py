@@ -8,8 +8,11 @@ from typing import Any, ClassVar, Final
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, connection
 
 from recovery import liveness, runner
+from recovery.database_errors import is_away
+from recovery.redaction import describe
 from recovery.reports import RecoveryReport
 from recovery.sweep import sweep
 
@@ -46,24 +49,36 @@ class RecoverCommand(BaseCommand):
             raise CommandError("--limit takes a number of rows from 1", returncode=EXIT_USAGE)
         if self.kind not in runner.registered():
             raise CommandError(f"nothing recovers {self.kind} here", returncode=EXIT_USAGE)
-        report = self._pass(options)
-        self._show(report, options)
-        try:
-            while options["watch"]:
-                time.sleep(settings.HOLDFAST_SWEEP_SECONDS)
-                report = self._pass(options)
-                if report.examined:
-                    self._show(report, options)
-        except KeyboardInterrupt:
-            pass
+        report = self._watch(options) if options["watch"] else self._pass(options)
         if not report.all_settled:
             raise SystemExit(EXIT_UNSETTLED)
 
-    def _pass(self, options: dict[str, Any]) -> RecoveryReport:
+    def _watch(self, options: dict[str, Any]) -> RecoveryReport:
+        """Pass after pass until Ctrl-C, through outages too; return the last report."""
+        report = RecoveryReport(self.kind)
+        try:
+            report = self._pass(options)
+            while True:
+                time.sleep(settings.HOLDFAST_SWEEP_SECONDS)
+                try:
+                    report = self._pass(options, quiet=True)
+                except DatabaseError as error:
+                    if not is_away(error):
+                        raise
+                    connection.close()
+                    self.stderr.write(f"The database is away: {describe(error)}")
+        except KeyboardInterrupt:
+            return report
+
+    def _pass(self, options: dict[str, Any], *, quiet: bool = False) -> RecoveryReport:
+        """Run one pass and show it; a quiet one only if it found something."""
         reports = sweep(
             options["limit"], kinds=[self.kind], dry_run=options["dry_run"], patient=True
         )
-        return reports[self.kind]
+        report = reports[self.kind]
+        if report.examined or not quiet:
+            self._show(report, options)
+        return report
 
     def _show(self, report: RecoveryReport, options: dict[str, Any]) -> None:
         if options["json"]:

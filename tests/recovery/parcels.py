@@ -41,6 +41,7 @@ LABEL: Final = Lifecycle(
 
 
 class Depot(models.Model):
+    objects: ClassVar[models.Manager[Any]] = models.Manager()
     revision = models.IntegerField(default=0)
 
     class Meta:
@@ -52,7 +53,9 @@ class Depot(models.Model):
 
 
 class Parcel(models.Model):
+    objects: ClassVar[models.Manager[Any]] = models.Manager()
     depot = models.ForeignKey(Depot, on_delete=models.CASCADE)
+    depot_id: int
     state = models.CharField(max_length=16, default="queued")
     error_code = error_code_field()
     address = models.TextField(default="")
@@ -81,6 +84,7 @@ class Parcel(models.Model):
 
 
 class Label(models.Model):
+    objects: ClassVar[models.Manager[Any]] = models.Manager()
     parcel = models.ForeignKey(Parcel, on_delete=models.CASCADE)
     generation = models.IntegerField()
     state = models.CharField(max_length=16, default="open")
@@ -119,7 +123,7 @@ def tables() -> Iterator[None]:
     with connection.cursor() as cursor:
         for model, triggers in TRIGGERS.items():
             for trigger in triggers:
-                cursor.execute(trigger.compile(model).install_sql)
+                cursor.execute(trigger.compile(model).install_sql)  # type: ignore[arg-type]
     try:
         yield
     finally:
@@ -149,7 +153,7 @@ def parcel(
         )
         now, deadline_at, queue_deadline_at, next_dispatch_at = cursor.fetchone()
     generation = 1 if running else 0
-    row = Parcel.objects.create(
+    row: Parcel = Parcel.objects.create(
         depot=depot or Depot.objects.create(),
         state=state,
         owner=(owner or uuid4()) if running else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -291,7 +292,7 @@ def test_the_identity_of_a_child_never_changes() -> None:
 
 def test_a_fence_marks_its_writes_and_counts_beside_others() -> None:
     row = parcel()
-    fence = Fence(row.pk, 1, row.owner)
+    fence = Fence(row.pk, 1, uuid4())
     Parcel.objects.filter(pk=row.pk).update(dispatch_count=1, write_mark=fence.next_mark())
     Parcel.objects.filter(pk=row.pk).update(dispatch_count=2, write_mark=fences.marked_by_row())
     Parcel.objects.filter(pk=row.pk).update(dispatch_count=3, write_mark=fence.next_mark())
@@ -301,7 +302,7 @@ def test_a_fence_marks_its_writes_and_counts_beside_others() -> None:
 
 def test_a_stale_fence_marks_nothing() -> None:
     row = parcel()
-    fence = Fence(row.pk, 1, row.owner)
+    fence = Fence(row.pk, 1, uuid4())
     run(CLAIM, row.pk)
     with pytest.raises(IntegrityError):
         Parcel.objects.filter(pk=row.pk).update(dispatch_count=1, write_mark=fence.next_mark())
