@@ -93,6 +93,8 @@ class Answering:
         self._requests = requests
         self._text_bytes = 0
         self._last_request_because: ErrorCode | None = None
+        # whether an earlier response of this turn said something besides its calls
+        self._has_spoken = False
         # what is known of the response being received, for an end that cuts it short
         self.response_id: str | None = None
 
@@ -106,12 +108,11 @@ class Answering:
         try:
             return await self._run()
         except ProviderFailed as failed:
-            return Ending(
-                Turn.State.FAILED,
-                failed.code,
-                failed.response_id or self.response_id,
-                failed.usage,
-            )
+            response_id = failed.response_id or self.response_id
+            if failed.code == ErrorCode.EMPTY_OUTPUT and self._has_spoken:
+                # It said what it had to say before its last call, and adds nothing.
+                return Ending(Turn.State.COMPLETED, None, response_id, failed.usage)
+            return Ending(Turn.State.FAILED, failed.code, response_id, failed.usage)
         except (BoundExceeded, Refused, TextNotStored) as refused:
             return Ending(Turn.State.FAILED, refused.code, self.response_id)
 
@@ -127,7 +128,7 @@ class Answering:
             if isinstance(response, Cancelled):
                 return Ending(Turn.State.CANCELLED, None, response.response_id, response.usage)
             if not response.calls or response.incomplete:
-                return _ending(response)
+                return self._last(response)
             if response.anomalies:
                 # Calls of a response that contradicts itself are not executed.
                 return _end(response, ErrorCode.PROVIDER_PROTOCOL)
@@ -135,6 +136,7 @@ class Answering:
                 steps = await self._store_calls(step, response)
             except (BoundExceeded, Refused) as refused:
                 return _end(response, refused.code)
+            self._has_spoken = self._has_spoken or bool(response.text.strip())
             self.response_id = None
             if self._last_request_because is not None:
                 return Ending(Turn.State.FAILED, self._last_request_because)
@@ -182,6 +184,14 @@ class Answering:
                     case Completed() | Cancelled():
                         return event
         raise ProviderFailed(ErrorCode.TRUNCATED_STREAM)
+
+    def _last(self, response: Completed) -> Ending:
+        """Return the end of a turn whose last response asks for nothing more."""
+        if response.incomplete:
+            return _end(response, ErrorCode.RESPONSE_INCOMPLETE)
+        if not response.text.strip() and not self._has_spoken:
+            return _end(response, ErrorCode.EMPTY_OUTPUT)
+        return _end(response, None)
 
     async def _write(self, text: str) -> None:
         room = self._question.limits.text_bytes - self._text_bytes
@@ -292,16 +302,6 @@ def _running(fence: Fence, call_id: str) -> ToolStep | None:
 
 def _never(call: RequestedCall, failed: ToolFailed) -> RequestedCall:
     return replace(call, state=failed.state, error_code=failed.code, result=failed.result)
-
-
-def _ending(response: Completed) -> Ending:
-    """Return the end of a turn whose last response asks for nothing more."""
-    code = None
-    if response.incomplete:
-        code = ErrorCode.RESPONSE_INCOMPLETE
-    elif not response.text.strip():
-        code = ErrorCode.EMPTY_OUTPUT
-    return _end(response, code)
 
 
 def _end(response: Completed, code: ErrorCode | None) -> Ending:

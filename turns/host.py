@@ -23,7 +23,7 @@ from recovery.bounds import LOOP_TICK_SECONDS
 from recovery.errors import ErrorCode, StaleFence
 from recovery.executor import in_thread
 from turns import bounds, events, textlog, transitions
-from turns.confirmed import UNKNOWN, confirmed
+from turns.confirmed import confirmed
 from turns.models import Turn
 from turns.providers.types import TextProvider
 from turns.requests import Requests
@@ -201,14 +201,19 @@ class TurnHost:
             }
             if not claimed:
                 continue
-            with contextlib.suppress(*UNKNOWN):
-                for turn_id, state, token in await in_thread(_noteworthy, list(claimed)):
-                    server = claimed[turn_id]
-                    fence = server.fence
-                    if fence is None or (state, token) != (Turn.State.RUNNING, fence.token):
-                        server.abandon()
-                    else:
-                        server.cancel()
+            try:
+                noteworthy = await in_thread(_noteworthy, list(claimed))
+            except Exception as error:
+                # The turns' own fences and deadlines hold without this look.
+                log.warning("host.watch_failed", exc_info=error)
+                continue
+            for turn_id, state, token in noteworthy:
+                server = claimed[turn_id]
+                fence = server.fence
+                if fence is None or (state, token) != (Turn.State.RUNNING, fence.token):
+                    server.abandon()
+                else:
+                    server.cancel()
 
     def _abandon_all(self, runtime_id: UUID) -> None:
         # A loop that was late may have begun a turn under the next runtime before it hears of

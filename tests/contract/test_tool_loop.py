@@ -359,6 +359,23 @@ async def test_the_next_request_is_built_from_committed_rows_alone(model: Simula
     assert "200000 bytes" in results[0]
 
 
+@pytest.mark.parametrize(
+    ("spoken", "state", "code"),
+    [("Noted, Marguerite.", "completed", ""), ("", "failed", "empty_output")],
+)
+async def test_a_last_response_may_be_empty_if_the_answer_came_before_the_call(
+    model: Simulator, spoken: str, state: str, code: str
+) -> None:
+    counter = Counter()
+    model.script(
+        tool_calls(("call_1", "count", '{"n": 1}'), text=spoken), answer(response_id="resp_2")
+    )
+    async with serving(model.base_url, counter.tool) as runtime:
+        turn = await runtime.serve(await runtime.ask())
+    assert (turn.state, turn.error_code) == (state, code)
+    assert await in_thread(text_of, turn) == spoken
+
+
 async def test_a_response_that_contradicts_itself_has_its_calls_not_executed(
     model: Simulator,
 ) -> None:
