@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from turns.digests import digest
-from turns.models import ApiToken
-
-TOKEN_BYTES = 32
+from turns.tokens import create_token
 
 
 class Command(BaseCommand):
@@ -34,6 +30,4 @@ class Command(BaseCommand):
             user = people._default_manager.get_by_natural_key(options["user"])
         except people.DoesNotExist:
             raise CommandError("there is no such user", returncode=2) from None
-        token = secrets.token_urlsafe(TOKEN_BYTES)
-        ApiToken.objects.create(user=user, digest=digest(token))
-        self.stdout.write(f"Authorization: Bearer {token}")
+        self.stdout.write(f"Authorization: Bearer {create_token(user.pk)}")
