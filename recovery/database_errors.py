@@ -8,8 +8,9 @@ import psycopg
 from django.db import DatabaseError, InterfaceError
 
 _COLLISIONS: Final = frozenset({"40P01", "40001"})  # deadlock, serialisation
-# Lost, out of resources, shut down, starting up.
-_AWAY: Final = ("08", "53", "57P")
+# Lost, out of resources, shut down, starting up; read-only (a standby), or tired of a
+# transaction that stood still.
+_AWAY: Final = ("08", "53", "57P", "25006", "25P03", "25P04")
 
 
 def database_cause(error: BaseException) -> psycopg.Error | None:
