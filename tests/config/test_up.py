@@ -4,9 +4,12 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 
@@ -219,3 +222,34 @@ def test_with_the_local_model_the_worker_and_the_web_are_told_its_address(
         lambda: installation.pids().get("model", pids["model"]) != pids["model"],
         "another model server",
     )
+
+
+def test_a_question_is_answered_by_the_local_model_through_the_api(
+    make_installation: Callable[..., Installation],
+) -> None:
+    installation = make_installation(LLM_API="local")
+    address = installation.start()
+    made = subprocess.run(
+        [sys.executable, "manage.py", "create_token", address["username"]],
+        env={**os.environ, "HOLDFAST_HOME": str(installation.home), "DATABASE_URL": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    headers = {"Authorization": f"Bearer {made.stdout.split()[-1]}"}
+    with httpx.Client(base_url=f"{address['url']}api/v1/", headers=headers) as client:
+        conversation = client.post("conversations", json={}).json()
+        asked = client.post(
+            f"conversations/{conversation['id']}/turns", json={"text": "Say hello."}
+        )
+        assert asked.status_code == httpx.codes.ACCEPTED
+        turn = asked.json()
+
+        def ended() -> bool:
+            turn.update(client.get(f"turns/{turn['id']}").json())
+            return turn["state"] not in {"queued", "running"}
+
+        wait_until(ended, "the turn has ended", seconds=60)
+    assert (turn["state"], turn["error_code"]) == ("completed", None)
+    assert turn["assistant"]["text"]
+    assert turn["usage"]["output_tokens"] > 0
