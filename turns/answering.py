@@ -23,6 +23,7 @@ from turns import transitions
 from turns.confirmed import confirmed, read
 from turns.limits import Limits
 from turns.models import ProviderStep, ToolStep, Turn
+from turns.pending_text import TextNotStored
 from turns.providers.types import (
     Cancelled,
     Completed,
@@ -34,7 +35,7 @@ from turns.providers.types import (
     Usage,
 )
 from turns.requests import Requests
-from turns.textlog import TextLog, TextNotStored
+from turns.textlog import TextLog
 from turns.tools.registry import Arguments, Invocation, Registry, ToolFailed
 from turns.tools.runner import invoke
 from turns.transitions import RequestedCall, RequestFacts

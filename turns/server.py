@@ -24,9 +24,10 @@ from turns import transitions
 from turns.answering import Answering, Ending, Question
 from turns.confirmed import confirmed, read
 from turns.models import Turn
+from turns.pending_text import TextNotStored
 from turns.providers.types import TextProvider
 from turns.requests import Requests
-from turns.textlog import TextLog, TextNotStored
+from turns.textlog import TextLog
 from turns.tools.registry import Registry
 from turns.transitions import CancelRequested
 

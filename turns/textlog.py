@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final, LiteralString
 
 import psycopg
@@ -26,6 +24,7 @@ from recovery.errors import ErrorCode, StaleFence
 from recovery.fences import Fence
 from recovery.probes import areach
 from turns import bounds
+from turns.pending_text import PendingText, Piece, TextNotStored
 
 log = structlog.get_logger()
 
@@ -89,66 +88,6 @@ async def connect() -> AsyncConnection:
     )
 
 
-class TextNotStored(Exception):
-    """A turn's text could not be kept and the turn cannot go on; `code` is how it ends."""
-
-    def __init__(self, code: ErrorCode) -> None:
-        super().__init__(code.value)
-        self.code = code
-
-
-@dataclass(slots=True, eq=False)
-class _Piece:
-    """Text under the seq it will always have."""
-
-    turn: _Text
-    seq: int
-    text: str
-    size: int
-    sent: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Text:
-    """The text of one live turn that is not durable yet."""
-
-    fence: Fence
-    conversation_id: int
-    fresh: list[str] = field(default_factory=list)
-    fresh_bytes: int = 0
-    pieces: deque[_Piece] = field(default_factory=deque)
-    held_bytes: int = 0
-    numbered: int = 0
-    written: int = 0
-    failure: StaleFence | TextNotStored | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def number(self) -> None:
-        """Give the fresh text its seqs, a chunk at most each."""
-        rest, self.fresh, self.fresh_bytes = "".join(self.fresh), [], 0
-        while rest:
-            text = cut_utf8(rest, bounds.CHUNK_MAX_BYTES)
-            rest = rest[len(text) :]
-            self.numbered += 1
-            self.pieces.append(_Piece(self, self.numbered, text, len(text.encode())))
-
-    def fail(self, failure: StaleFence | TextNotStored) -> None:
-        """End this text: nothing of what is held will be written any more."""
-        self.failure = failure
-        self.fresh.clear()
-        self.pieces.clear()
-        self.fresh_bytes = self.held_bytes = 0
-        self.changed.set()
-
-    def settle(self, piece: _Piece) -> None:
-        """Note that `piece` is committed. A text that has failed meanwhile holds none."""
-        if self.failure is None:
-            self.pieces.remove(piece)
-            self.held_bytes -= piece.size
-        self.written = max(self.written, piece.seq)
-        self.changed.set()
-
-
 class TextLog:
     """Owned by one event loop; every method is called there.
 
@@ -168,8 +107,8 @@ class TextLog:
         self._announce = announce
         self._held_max_bytes = held_max_bytes
         self._room_seconds = room_seconds
-        self._texts: dict[int, _Text] = {}
-        self._growing: dict[int, _Text] = {}
+        self._texts: dict[int, PendingText] = {}
+        self._growing: dict[int, PendingText] = {}
         self._dirty = asyncio.Event()
         self._full = asyncio.Event()
         self._connection: AsyncConnection | None = None
@@ -194,7 +133,7 @@ class TextLog:
         """Expect text of the turn that `fence` owns."""
         if fence.pk in self._texts:
             raise ValueError(f"turn {fence.pk} is open already")
-        self._texts[fence.pk] = _Text(fence, conversation_id)
+        self._texts[fence.pk] = PendingText(fence, conversation_id)
 
     def close(self, fence: Fence) -> None:
         """Forget the turn, and what of its text was not written."""
@@ -259,7 +198,7 @@ class TextLog:
         text = self._texts.get(fence.pk)
         return text.written if text is not None and text.fence == fence else 0
 
-    def _turn(self, fence: Fence) -> _Text:
+    def _turn(self, fence: Fence) -> PendingText:
         turn = self._texts.get(fence.pk)
         if turn is None or turn.fence != fence:
             raise StaleFence
@@ -267,7 +206,7 @@ class TextLog:
             raise turn.failure
         return turn
 
-    async def _room(self, turn: _Text, size: int) -> None:
+    async def _room(self, turn: PendingText, size: int) -> None:
         try:
             async with asyncio.timeout(self._room_seconds):
                 while turn.held_bytes and turn.held_bytes + size > self._held_max_bytes:
@@ -311,8 +250,8 @@ class TextLog:
             self._tell(written)
             await areach("turn.text_committed")
 
-    def _batch(self) -> list[_Piece]:
-        batch: list[_Piece] = []
+    def _batch(self) -> list[Piece]:
+        batch: list[Piece] = []
         size = 0
         for turn in self._growing.values():
             turn.number()
@@ -325,7 +264,7 @@ class TextLog:
                 batch.append(piece)
         return batch
 
-    async def _write(self, connection: AsyncConnection, batch: list[_Piece]) -> list[_Piece]:
+    async def _write(self, connection: AsyncConnection, batch: list[Piece]) -> list[Piece]:
         """Return the pieces of `batch` now committed; a poison text stands alone at the end."""
         for piece in batch:
             piece.sent = True
@@ -350,8 +289,8 @@ class TextLog:
         return written
 
     async def _isolate(
-        self, connection: AsyncConnection, batch: list[_Piece], error: Exception
-    ) -> list[_Piece]:
+        self, connection: AsyncConnection, batch: list[Piece], error: Exception
+    ) -> list[Piece]:
         if len(batch) == 1:
             turn = batch[0].turn
             log.error(
@@ -367,8 +306,8 @@ class TextLog:
         return written + (await self._write(connection, rest) if rest else [])
 
     async def _compare(
-        self, connection: AsyncConnection, batch: Sequence[_Piece]
-    ) -> list[_Piece]:
+        self, connection: AsyncConnection, batch: Sequence[Piece]
+    ) -> list[Piece]:
         """Read back what of `batch` is stored; what is not stays held under its seq."""
         arrays = {
             "ids": [piece.turn.fence.pk for piece in batch],
@@ -407,10 +346,10 @@ class TextLog:
             self._connection = connection
         return self._connection
 
-    def _tell(self, written: Iterable[_Piece]) -> None:
+    def _tell(self, written: Iterable[Piece]) -> None:
         self._announce({piece.turn.conversation_id for piece in written})
 
-    def _held(self) -> Iterator[_Piece]:
+    def _held(self) -> Iterator[Piece]:
         for turn in self._growing.values():
             yield from turn.pieces
 
@@ -433,14 +372,14 @@ class TextLog:
                 await connection.close()
 
 
-def _middle(batch: Sequence[_Piece]) -> int:
+def _middle(batch: Sequence[Piece]) -> int:
     """Return where to cut `batch` in two: between turns, as long as there is more than one."""
     half = len(batch) // 2
     starts = [at for at in range(1, len(batch)) if batch[at].turn is not batch[at - 1].turn]
     return min(starts, key=lambda at: abs(at - half)) if starts else half
 
 
-def _arrays(batch: Iterable[_Piece]) -> dict[str, list[object]]:
+def _arrays(batch: Iterable[Piece]) -> dict[str, list[object]]:
     rows = [(p.turn.fence, p.seq, p.text) for p in batch]
     return {
         "ids": [fence.pk for fence, _, _ in rows],

@@ -13,7 +13,8 @@ from tests import factories as make
 from tests.support.waiting import wait_until
 from turns import textlog
 from turns.models import TextChunk, Turn
-from turns.textlog import TextLog, TextNotStored
+from turns.pending_text import TextNotStored
+from turns.textlog import TextLog
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

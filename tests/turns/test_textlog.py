@@ -22,7 +22,8 @@ from recovery.fences import Fence, claimed_mark, marked_by_row
 from turns import bounds, textlog
 from turns.limits import Limits
 from turns.models import Conversation, Message, TextChunk, Turn
-from turns.textlog import TextLog, TextNotStored
+from turns.pending_text import TextNotStored
+from turns.textlog import TextLog
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
