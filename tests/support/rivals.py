@@ -68,9 +68,9 @@ class Rival(Generic[T]):
         """Return what it returned, or raise what it raised."""
         return self._future.result(timeout=RESULT_SECONDS)
 
-    def error(self) -> BaseException | None:
+    def error(self, *, seconds: float = RESULT_SECONDS) -> BaseException | None:
         """Return what it raised, if anything."""
-        return self._future.exception(timeout=RESULT_SECONDS)
+        return self._future.exception(timeout=seconds)
 
 
 class Gate:
