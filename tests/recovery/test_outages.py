@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic, sleep
@@ -17,9 +12,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from config.embedded.paths import ROOT_STATE
 from config.embedded.postgres import Postgres
-from tests.support.processes import ROOT, RuntimeProcess
+from tests.support.private_postgres import DATABASE, answers, crash, private_postgres
+from tests.support.processes import RuntimeProcess
 from tests.support.waiting import wait_until
 
 LEASE_SECONDS: Final = 5.0
@@ -27,37 +22,14 @@ LEASE_SECONDS: Final = 5.0
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """A PostgreSQL of our own that may be stopped and crashed, migrated."""
-    folder = tmp_path_factory.mktemp("private")
-    directory = folder / "postgres"
-    if os.geteuid() == 0:
-        directory = ROOT_STATE / f"test-{os.getpid()}-{secrets.token_hex(3)}"
-    postgres = Postgres(
-        # With its commits durable: a crash must not take registrations with it.
-        directory,
-        password=secrets.token_hex(8),
-        log=folder / "log",
-        settings={"fsync": "off"},
-    )
-    postgres.start()
-    try:
-        postgres.create_database("holdfast")
-        subprocess.run(
-            [sys.executable, "manage.py", "migrate", "--skip-checks", "--verbosity", "0"],
-            cwd=ROOT,
-            env=_environment(postgres, folder),
-            check=True,
-        )
+    with private_postgres(tmp_path_factory.mktemp("private")) as postgres:
         yield postgres
-    finally:
-        postgres.stop()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _environment(server: Postgres, home: Path) -> dict[str, str]:
     return {
         **os.environ,
-        "DATABASE_URL": server.url("holdfast"),
+        "DATABASE_URL": server.url(DATABASE),
         "HOLDFAST_HOME": str(home),
         "HOLDFAST_LEASE_SECONDS": str(LEASE_SECONDS),
     }
@@ -88,21 +60,13 @@ def runtimes(server: Postgres, tmp_path: Path) -> Iterator[list[RuntimeProcess]]
 
 
 def query(server: Postgres, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-    with psycopg.connect(server.url("holdfast"), autocommit=True) as connection:
+    with psycopg.connect(server.url(DATABASE), autocommit=True) as connection:
         return connection.execute(sql, values).fetchall()
 
 
 def restart(server: Postgres) -> None:
     server.stop()
     server.start()
-
-
-def crash(server: Postgres) -> None:
-    """Kill one backend: the server throws everybody out and starts again by itself."""
-    with psycopg.connect(server.url("holdfast")) as victim:
-        os.kill(victim.info.backend_pid, signal.SIGKILL)
-        with pytest.raises(psycopg.OperationalError):
-            victim.execute("SELECT pg_sleep(30)")
 
 
 def outlast_the_lease(server: Postgres) -> None:
@@ -119,13 +83,7 @@ def test_nobody_alive_is_buried_when_the_database_goes_away(
 ) -> None:
     disturb(server)
 
-    def answers() -> bool:
-        try:
-            return bool(query(server, "SELECT 1"))
-        except psycopg.OperationalError:
-            return False
-
-    wait_until(answers, "the database answers again")
+    wait_until(lambda: answers(server), "the database answers again")
     (back_at,) = query(server, "SELECT clock_timestamp()")[0]
     # From here burials are possible again: the database was seen unbroken for one lease.
     wait_until(
