@@ -11,8 +11,9 @@ from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 # Before anything below: models may be imported only when the apps are set up.
-http = get_asgi_application()
+http: Any = get_asgi_application()
 
+from config.body_limit import limit_body  # noqa: E402
 from config.embedded.children import watch_parent  # noqa: E402
 from config.logging import contain_tracebacks  # noqa: E402
 from config.web import WebRuntime  # noqa: E402
@@ -22,12 +23,11 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-contain_tracebacks()
 watch_parent()
 
 _router = ProtocolTypeRouter(
     {
-        "http": http,
+        "http": limit_body(http),
         "websocket": URLRouter(websocket_urlpatterns),
     }
 )
@@ -44,6 +44,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 async def _live(receive: Receive, send: Send) -> None:
     """Start with the server and stop with it. Channels' router has no lifespan of its own."""
     await receive()
+    contain_tracebacks()
     runtime = WebRuntime()
     try:
         await runtime.start()

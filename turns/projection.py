@@ -27,12 +27,12 @@ from turns.schemas import (
 )
 
 SNAPSHOT_MESSAGES: Final = 50
-PAGE_MAX_MESSAGES: Final = 100
-PAGE_MAX_CONVERSATIONS: Final = 100
+PAGE_MAX_ITEMS: Final = 100
 # A view that missed more turns than this is shown a snapshot instead of each of them.
 MISSED_TURNS_MAX: Final = 3
 EXCERPT_CHARS: Final = 80
 # within a bigint and an integer of PostgreSQL
+PLACE: Final = re.compile(r"\d{1,16}\.\d{1,18}", re.ASCII)
 CURSOR: Final = re.compile(r"\d{1,18}\.\d{1,18}\.\d{1,9}\.\d{1,9}\.[01]", re.ASCII)
 
 # --- JSON of one row, over the aliases t (turn), m (message) ---
@@ -156,6 +156,24 @@ class Cursor:
             return None
         revision, turn_id, seq, offset, ended = map(int, text.split("."))
         return cls(revision, turn_id, seq, offset, ended=bool(ended))
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationsBefore:
+    """A place in the list of conversations: everything after it is less recently active."""
+
+    updated_microseconds: int
+    conversation_id: int
+
+    def __str__(self) -> str:
+        return f"{self.updated_microseconds}.{self.conversation_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> ConversationsBefore | None:
+        """Return the place a client handed back, None when it is not one of ours."""
+        if PLACE.fullmatch(text) is None:
+            return None
+        return cls(*map(int, text.split(".")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,9 +341,9 @@ def messages(
 
 
 def conversations(
-    owner_id: int, *, before: tuple[str, int] | None = None, limit: int
-) -> list[tuple[ListedConversation, str]]:
-    """Return the person's conversations, the last active first, each with its `updated_at`."""
+    owner_id: int, *, before: ConversationsBefore | None = None, limit: int
+) -> list[tuple[ListedConversation, ConversationsBefore]]:
+    """Return the person's conversations, the last active first, each with its place there."""
     rows = _rows(
         """SELECT json_build_object('id', c.id::text, 'title', c.title,
                 'created_at', c.created_at,
@@ -333,20 +351,24 @@ def conversations(
                     WHERE m.conversation_id = c.id ORDER BY m.id LIMIT 1), ''),
                 'active', EXISTS (SELECT FROM turns_turn t WHERE t.conversation_id = c.id
                     AND t.state IN ('queued', 'running')))::text,
-            c.updated_at::text
+            (extract(epoch FROM c.updated_at) * 1000000)::bigint, c.id
         FROM turns_conversation c
-        WHERE c.owner_id = %(owner)s AND (%(updated)s::timestamptz IS NULL
-            OR (c.updated_at, c.id) < (%(updated)s::timestamptz, %(id)s::bigint))
+        WHERE c.owner_id = %(owner)s AND (%(updated)s::bigint IS NULL
+            OR (c.updated_at, c.id) < (timestamptz 'epoch'
+                + %(updated)s::bigint * interval '1 microsecond', %(id)s::bigint))
         ORDER BY c.updated_at DESC, c.id DESC LIMIT %(limit)s""",
         {
             "owner": owner_id,
-            "updated": before[0] if before else None,
-            "id": before[1] if before else None,
+            "updated": before.updated_microseconds if before else None,
+            "id": before.conversation_id if before else None,
             "limit": limit,
             "excerpt": EXCERPT_CHARS,
         },
     )
-    return [(ListedConversation.model_validate_json(text), updated) for text, updated in rows]
+    return [
+        (ListedConversation.model_validate_json(text), ConversationsBefore(updated, pk))
+        for text, updated, pk in rows
+    ]
 
 
 def _rows(statement: LiteralString, parameters: dict[str, Any]) -> list[Sequence[Any]]:

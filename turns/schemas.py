@@ -7,7 +7,7 @@ little more than those of the API, because the page shows more than a program as
 from __future__ import annotations
 
 import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
@@ -24,6 +24,14 @@ class Shape(BaseModel):
     """An object that is read from the database and never changed."""
 
     model_config = ConfigDict(frozen=True)
+
+
+ShapeT = TypeVar("ShapeT", bound=Shape)
+
+
+def narrowed(view: Shape, shape: type[ShapeT]) -> ShapeT:
+    """Return as much of `view` as `shape` has: what the API answers with, and no more."""
+    return shape.model_validate(view.model_dump(include=set(shape.model_fields)))
 
 
 class Problem(Shape):
