@@ -136,6 +136,7 @@ def _page(request: HttpRequest, shown: projection.Snapshot | None) -> HttpRespon
         "panels": [static(panel.script) for panel in panels if panel.script],
     }
     context = {
+        "name": _name(shown, content),
         "told": told,
         "shown": None if shown is None else shown.conversation,
         "messages": _looks(content),
@@ -147,13 +148,29 @@ def _page(request: HttpRequest, shown: projection.Snapshot | None) -> HttpRespon
     return render(request, "turns/page.html", context)
 
 
+def _name(shown: projection.Snapshot | None, content: dict[str, Any]) -> str:
+    """Return what the conversation is called: by its title, or by its first words shown."""
+    if shown is None:
+        return "New conversation"
+    words = content["messages"][-1]["text"] if content["messages"] else ""
+    return (
+        shown.conversation.title or (words or "")[: projection.EXCERPT_CHARS] or "Conversation"
+    )
+
+
 def _looks(content: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the messages of a snapshot oldest first, each with the look the page gives it."""
     turn = content.get("turn")
     return [
-        {**message, "look": _look(message, turn)}
+        {**message, "look": _look(message, turn), "steps": _in_words(message["steps"])}
         for message in reversed(content.get("messages", []))
     ]
+
+
+def _in_words(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return tool steps with names for people."""
+    names = ("name", "error_code")
+    return [{**step, **{n: (step[n] or "").replace("_", " ") for n in names}} for step in steps]
 
 
 def _look(message: dict[str, Any], turn: dict[str, Any] | None) -> str:

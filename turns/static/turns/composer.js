@@ -202,9 +202,15 @@ export class Composer {
   }
 
   moveTo(conversation) {
-    this.kept.keepUnsent(NEW, []);
-    this.kept.keepDraft(NEW, "");
+    this.kept.forgetPlace(NEW);
     this.page.began(conversation);
+    this.keep();
+  }
+
+  /** The conversation is gone, and what was to be said in it. */
+  forget() {
+    this.items = [];
+    this.box.value = "";
     this.keep();
   }
 

@@ -1,6 +1,7 @@
 // The list of conversations: more of it on scroll, names, removal, and the drawer on a phone.
 
 import { call } from "./api.js";
+import { confirmed } from "./confirm.js";
 import { clone } from "./thread.js";
 
 export class Conversations {
@@ -11,14 +12,12 @@ export class Conversations {
     this.list = document.getElementById("conversations");
     this.end = document.getElementById("list-end");
     this.next = this.list.dataset.next || null;
-    this.dialog = document.getElementById("delete");
     this.list.addEventListener("click", (event) => {
       const button = event.target.closest("button[data-do]");
       const item = event.target.closest(".conversation");
       if (button?.dataset.do === "rename") this.rename(item);
       if (button?.dataset.do === "delete") this.ask(item);
     });
-    document.getElementById("delete-it").addEventListener("click", () => this.remove());
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState === "visible") this.refresh();
     });
@@ -29,20 +28,24 @@ export class Conversations {
 
   /** Read the beginning of the list again. */
   async refresh() {
-    if (this.list.querySelector("input")) return; // somebody is writing a name
+    if (this.list.querySelector("input")) return; // a name is being written
     let page;
     try {
-      page = await call("GET", "/conversations?limit=50");
+      page = await call("GET", `/conversations?limit=${this.limit}`);
     } catch {
       return; // the next reason to look comes soon
     }
-    const shown = new Set(page.conversations.map((one) => one.id));
-    const rest = [...this.list.children].filter((item) => !shown.has(item.dataset.id));
-    // whatever is not among them now is further down, or gone
+    const focused = document.activeElement;
     this.list.replaceChildren(...page.conversations.map((one) => this.drawn(one)));
-    if (page.next) this.list.append(...rest.slice(page.conversations.length));
+    if (focused?.isConnected && document.activeElement !== focused) focused.focus();
     this.next = page.next;
     this.label();
+    this.page.listed();
+  }
+
+  /** How the list calls a conversation, null when it does not show it. */
+  nameOf(id) {
+    return this.find(id)?.querySelector(".conversation-name").textContent ?? null;
   }
 
   async more() {
@@ -62,6 +65,11 @@ export class Conversations {
     } finally {
       this.isLoading = false;
     }
+  }
+
+  /** As many as are shown, as far as one request goes. */
+  get limit() {
+    return Math.min(Math.max(this.list.children.length + 1, 50), 100);
   }
 
   find(id) {
@@ -138,36 +146,25 @@ export class Conversations {
   // --- removal ---
 
   ask(item) {
-    this.asked = item;
-    document.getElementById("delete-name").textContent =
-      item.querySelector(".conversation-name").textContent;
-    document.getElementById("delete-problem").textContent = "";
-    this.dialog.showModal();
+    const name = item.querySelector(".conversation-name").textContent;
+    const words = "It goes for good, with all its messages.";
+    confirmed("Delete this conversation?", name, words, () => this.remove(item));
   }
 
-  async remove() {
-    const { id } = this.asked.dataset;
-    const button = document.getElementById("delete-it");
-    button.disabled = true;
+  async remove(item) {
+    const { id } = item.dataset;
     try {
       await call("DELETE", `/conversations/${id}`);
     } catch (error) {
-      if (error.status !== 404) {
-        document.getElementById("delete-problem").textContent = error.message;
-        return;
-      }
-    } finally {
-      button.disabled = false;
+      if (error.status !== 404) throw error;
     }
-    this.kept.keepDraft(id, "");
-    this.kept.keepUnsent(id, []);
-    this.dialog.close();
     if (id === this.page.conversation) {
-      location.replace("/");
+      this.page.removed();
       return;
     }
-    const beside = this.asked.nextElementSibling ?? this.asked.previousElementSibling;
-    this.asked.remove();
+    this.kept.forgetPlace(id);
+    const beside = item.nextElementSibling ?? item.previousElementSibling;
+    item.remove();
     (beside?.querySelector("a") ?? document.querySelector(".new")).focus();
     this.page.announce("Deleted.");
   }

@@ -22,6 +22,11 @@ export class Kept {
     write(sessionStorage, `${this.prefix}unsent.${place}`, items.length ? items : null);
   }
 
+  forgetPlace(place) {
+    this.keepDraft(place, "");
+    this.keepUnsent(place, []);
+  }
+
   /** Nothing of this person stays behind for the next one. */
   forget() {
     for (const storage of [localStorage, sessionStorage]) {

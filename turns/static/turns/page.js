@@ -3,6 +3,7 @@
 import { ask, call } from "./api.js";
 import { Composer } from "./composer.js";
 import { Conversations, startDrawer } from "./conversations.js";
+import { correct, remove } from "./corrections.js";
 import { Kept } from "./kept.js";
 import { Live } from "./live.js";
 import { copy, isOpen, Thread } from "./thread.js";
@@ -46,6 +47,8 @@ const page = {
   sent,
   refused: show,
   renamed,
+  removed,
+  listed: () => renamed(conversations.nameOf(page.conversation)),
   announce,
   notice: warn,
   signedOut: () => connected("signed-out"),
@@ -92,7 +95,7 @@ function apply(frame) {
 function snapshot(frame) {
   const joins = thread.snapshot(frame.messages, frame.turn);
   if (!joins || next === null) next = frame.next;
-  if (frame.conversation.title) renamed(frame.conversation.title);
+  renamed(frame.conversation.title);
   for (const message of frame.messages) if (message.text === null) fetchWhole(message.id);
 }
 
@@ -135,7 +138,6 @@ function began(conversation) {
   page.conversation = conversation.id;
   history.replaceState(null, "", `/c/${conversation.id}/`);
   document.querySelector(".new").removeAttribute("aria-current");
-  document.getElementById("title").textContent = "Conversation";
   live.start(conversation.id);
 }
 
@@ -158,7 +160,13 @@ function sent() {
   show();
 }
 
+function removed() {
+  composer.forget();
+  location.replace("/");
+}
+
 function renamed(title) {
+  if (!title) return;
   document.getElementById("title").textContent = title;
   document.title = `${title} · Holdfast`;
 }
@@ -181,6 +189,12 @@ function act(what, message, button) {
       }
       break;
     }
+    case "correct":
+      correct(message, thread, announce);
+      break;
+    case "remove":
+      remove(message, thread, announce);
+      break;
     case "continue":
       composer.fill("Please go on where you were cut off.");
       break;

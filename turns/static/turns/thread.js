@@ -145,11 +145,17 @@ function showSteps(element, steps) {
     ...steps.map((step) => {
       const item = clone("step");
       item.dataset.state = step.state;
-      item.querySelector(".step-name").textContent = step.name;
-      item.querySelector(".step-state").textContent = step.state;
+      item.querySelector(".step-name").textContent = inWords(step.name);
+      item.querySelector(".step-state").textContent = step.error_code
+        ? `${step.state}: ${inWords(step.error_code)}`
+        : step.state;
       return item;
     }),
   );
+}
+
+function inWords(name) {
+  return name.replaceAll("_", " ");
 }
 
 /** Give every block of code its language and a button that copies it. */
