@@ -31,7 +31,7 @@ class TestClaim:
         fence = claim(turn)
 
         turn.refresh_from_db()
-        assert fence == Fence(turn.pk, 1, turn.claim_token)  # type: ignore[arg-type]
+        assert fence == Fence(turn.pk, 1, turn.claim_token)
         assert (turn.state, turn.attempts, turn.write_mark) == ("running", 1, claimed_mark(1))
         assert turn.claimed_at is not None
         assert turn.deadline_at == turn.claimed_at + timedelta(seconds=600)
