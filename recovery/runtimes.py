@@ -47,6 +47,8 @@ CONNECT_SECONDS: Final = 5
 RECONNECT_MIN_SECONDS: Final = 0.05
 # Well below the grace: whoever is back first may look at once.
 RECONNECT_MAX_SECONDS: Final = bounds.LOCK_GRACE_SECONDS / 4
+# While the database is away a line each try says nothing new.
+LOG_EVERY_FAILURES: Final = 100
 # While the loop's tick is too old, look often: the lease may have little left when it ticks
 # again.
 STALE_LOOP_POLL_SECONDS: Final = 0.1
@@ -159,14 +161,16 @@ class RuntimeKeeper:
 
     def _keep(self) -> None:
         runtime_id = uuid4()
-        pause = RECONNECT_MIN_SECONDS
+        pause, failures = RECONNECT_MIN_SECONDS, 0
         while not self._stopping.is_set():
             try:
                 runtime_id = self._step(runtime_id)
-                pause = RECONNECT_MIN_SECONDS
+                pause, failures = RECONNECT_MIN_SECONDS, 0
                 self._await_next()
             except Exception as error:  # noqa: BLE001 - without its keeper the process is dead
-                log.warning("runtime.session_failed", reason=describe(error))
+                if failures % LOG_EVERY_FAILURES == 0:
+                    log.warning("runtime.session_failed", reason=describe(error))
+                failures += 1
                 if self._runtime_id is None:
                     # Whether the row was committed is unknown; without a lock it is buried
                     # soon.
@@ -312,7 +316,7 @@ class RuntimeKeeper:
 
 def _session_parameters(name: str) -> dict[str, Any]:
     """Return how the keeper connects: directly, as itself, and never waiting for long."""
-    own = {
+    own: dict[str, Any] = {
         "application_name": name,
         "autocommit": True,
         "connect_timeout": CONNECT_SECONDS,
@@ -322,9 +326,13 @@ def _session_parameters(name: str) -> dict[str, Any]:
         "keepalives_count": 3,
         "tcp_user_timeout": 5_000,
         "prepare_threshold": None,
-        "options": "-c statement_timeout=5s -c lock_timeout=5s "
-        "-c idle_in_transaction_session_timeout=5s -c idle_session_timeout=0",
     }
+    if settings.DIRECT_DATABASE_URL or not settings.DATABASE_POOLED:
+        # A pooler takes no options; behind one the timeouts belong to the role.
+        own["options"] = (
+            "-c statement_timeout=5s -c lock_timeout=5s "
+            "-c idle_in_transaction_session_timeout=5s -c idle_session_timeout=0"
+        )
     if settings.DIRECT_DATABASE_URL:
         return {"conninfo": settings.DIRECT_DATABASE_URL, **own}
     described = databases["default"].get_connection_params()
