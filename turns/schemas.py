@@ -7,12 +7,31 @@ little more than those of the API, because the page shows more than a program as
 from __future__ import annotations
 
 import datetime
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    computed_field,
+)
 
 from recovery.errors import ErrorCode
 from turns import markdown
+
+
+def _spelled(moment: datetime.datetime) -> str:
+    return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
+
+
+# One spelling in API answers and live frames, to the microsecond PostgreSQL keeps.
+Moment = Annotated[
+    datetime.datetime,
+    PlainSerializer(_spelled, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
 
 # Text that reached its bound, or that its provider cut: shown as cut rather than as failed.
 CUT_CODES = frozenset(
@@ -46,7 +65,7 @@ class ConversationShape(Shape):
 
     id: str
     title: str
-    created_at: datetime.datetime
+    created_at: Moment
 
 
 class ListedConversation(ConversationShape):
@@ -63,7 +82,7 @@ class MessageShape(Shape):
     role: Literal["user", "assistant"]
     state: Literal["streaming", "complete", "failed", "cancelled", "interrupted"]
     text: str | None
-    created_at: datetime.datetime
+    created_at: Moment
     turn_id: str | None
 
 
@@ -80,7 +99,7 @@ class Step(Shape):
 class MessageView(MessageShape):
     """A message with all the page shows of it."""
 
-    edited_at: datetime.datetime | None = None
+    edited_at: Moment | None = None
     error_code: str | None = None
     seq: int = Field(default=0, exclude=True)
     steps: tuple[Step, ...] = Field(default=(), description="The tool calls of the answer.")
@@ -116,8 +135,8 @@ class TurnShape(Shape):
     state: Literal["queued", "running", "completed", "failed", "cancelled", "interrupted"]
     error_code: str | None
     generation: int
-    created_at: datetime.datetime
-    finished_at: datetime.datetime | None
+    created_at: Moment
+    finished_at: Moment | None
     usage: dict[str, Any] | None
     user: MessageShape
     assistant: Answer
