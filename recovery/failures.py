@@ -20,15 +20,15 @@ FIRST_RETRY_SECONDS: Final = 5
 SKIPS_WORTH_A_REPORT: Final = 3
 
 
-def held_back(kind: str) -> list[int]:
-    """Return the poison rows of `kind` whose next try is still to come."""
+def held_back(kind: str) -> dict[int, bool]:
+    """Return what is held against rows of `kind`: True while the next try is still to come."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT row_id FROM recovery_recoveryfailure "
-            "WHERE kind = %s AND next_retry_at > clock_timestamp()",
+            "SELECT row_id, next_retry_at > clock_timestamp() "
+            "FROM recovery_recoveryfailure WHERE kind = %s",
             [kind],
         )
-        return [row_id for (row_id,) in cursor.fetchall()]
+        return dict(cursor.fetchall())
 
 
 def record_failure(kind: str, row_id: int, error: Exception) -> ErrorCode:

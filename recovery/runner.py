@@ -145,8 +145,10 @@ class Recovery(ABC):
         """Settle up to `limit` rows that are orphans by now; `dry_run` only reports them."""
         started = time.monotonic()
         report = RecoveryReport(self.kind)
-        with transaction.atomic(durable=True):  # refuses to run inside another transaction
-            past = set(failures.held_back(self.kind))
+        with transaction.atomic(durable=True):
+            pass  # refuses to run inside another transaction; costs no round trip
+        known = failures.held_back(self.kind)
+        past = {row_id for row_id, waits in known.items() if waits}
         seen: set[int] = set()
         locked: list[Orphan] = []
         while limit is None or report.examined < limit:
@@ -172,7 +174,7 @@ class Recovery(ABC):
                 break
         if locked:
             self._settle_locked(locked, report)
-        if limit is None and not dry_run:
+        if limit is None and not dry_run and (known or not report.all_settled):
             failures.forget_settled(self.kind, unsettled=self._unsettled(report))
         report.duration_ms = round((time.monotonic() - started) * 1000)
         if report.examined and not dry_run:
