@@ -22,9 +22,15 @@ def claim_under(token: UUID) -> Fence | None:
 
 
 def provider_step_at(fence: Fence, sequence: int) -> ProviderStep | None:
-    """Return this claim's provider step number `sequence`, if it was committed."""
+    """Return this claim's provider step number `sequence`, if it was committed and is open.
+
+    One that was closed meanwhile, with its turn, must not be sent.
+    """
     return ProviderStep.objects.filter(
-        turn_id=fence.pk, generation=fence.generation, sequence=sequence
+        turn_id=fence.pk,
+        generation=fence.generation,
+        sequence=sequence,
+        state=ProviderStep.State.STARTED,
     ).first()
 
 
