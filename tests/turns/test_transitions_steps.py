@@ -150,10 +150,12 @@ class TestProviderSteps:
 
     def test_what_was_committed_is_found_again(self, fence: Fence, step: ProviderStep) -> None:
         """After a commit of unknown outcome."""
-        (tool,) = complete(fence, step, call())
-
         assert transitions.provider_step_at(fence, 1) == step
         assert transitions.provider_step_at(fence, 2) is None
+        (tool,) = complete(fence, step, call())
+
+        # what has ended is not sent
+        assert transitions.provider_step_at(fence, 1) is None
         assert transitions.tool_step_called(fence, "call-1") == tool
         assert transitions.tool_step_called(fence, "call-2") is None
         assert transitions.tool_steps_of(fence, step.pk) == [tool]
