@@ -8,7 +8,7 @@ from django.contrib import admin, messages
 from django.db import models
 from django.http import HttpRequest
 
-from recovery.models import Pulse, RecoveryEvent, RecoveryFailure, Runtime
+from recovery.models import Pulse, RecoveryEvent, RecoveryFailure, ReleaseSwitch, Runtime
 from recovery.sweep import sweep
 
 if TYPE_CHECKING:  # generic for the type checker alone
@@ -105,3 +105,10 @@ class RecoveryFailureAdmin(InspectionAdmin):
     )  # fmt: skip
     list_filter = ("kind", "error_code")
     actions = ("run_recovery",)
+
+
+@admin.register(ReleaseSwitch)
+class ReleaseSwitchAdmin(InspectionAdmin):
+    """What is paused. `manage.py pause` and `resume` change it."""
+
+    list_display = ("kind", "state", "changed_at")

@@ -1,4 +1,4 @@
-"""The base of `recover_turns` and its siblings."""
+"""The bases of `recover_turns` and its siblings, and of `pause` and `resume`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from recovery.database_errors import is_away
 from recovery.redaction import describe
 from recovery.reports import RecoveryReport
 from recovery.sweep import sweep
+from recovery.switches import State, set_release
 
 EXIT_UNSETTLED: Final = 1
 EXIT_USAGE: Final = 2
@@ -105,3 +106,25 @@ def _sentence(report: RecoveryReport, *, dry_run: bool) -> str:
         f"{report.skipped} locked by others, {report.failed} failed, "
         f"in {report.duration_ms} ms."
     )
+
+
+class ReleaseCommand(BaseCommand):
+    """Sets the release switch of some kinds of work."""
+
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take the kinds."""
+        parser.add_argument(
+            "kinds", nargs="*", metavar="KIND", help=f"of {', '.join(runner.registered())}"
+        )
+
+    def switch(self, kinds: list[str], state: State) -> None:
+        """Set the switches and say what each was before; doing it twice changes nothing."""
+        known = runner.registered()
+        for kind in kinds:
+            if kind not in known:
+                raise CommandError(f"there is no kind {kind!r} here", returncode=EXIT_USAGE)
+        for kind in kinds or known:
+            before = set_release(kind, state)
+            self.stdout.write(f"{kind}: {state.value} (was {before.value})")

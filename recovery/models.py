@@ -4,6 +4,7 @@
     Pulse             one row: when the database was last seen, and since when without a gap
     RecoveryEvent     append-only: one row for each owned row that recovery adopted or ended
     RecoveryFailure   a row that recovery could not settle yet, and when it tries again
+    ReleaseSwitch     open | draining | disabled: whether work of one kind may begin
 
 An orphan is an active owned row without a living runtime row. Nothing recomputes liveness
 after a burial.
@@ -246,3 +247,38 @@ class RecoveryFailure(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.row_id}"
+
+
+class ReleaseSwitch(models.Model):
+    """Whether new work of one kind may begin. No row means open.
+
+        open <-> draining <-> disabled      (any of them from any other)
+
+    Draining refuses admission; what was admitted goes on. Disabled refuses claims as well;
+    what runs goes on. `recovery/switches.py` reads and sets it.
+    """
+
+    class State(models.TextChoices):
+        OPEN = "open"
+        DRAINING = "draining"
+        DISABLED = "disabled"
+
+    kind = models.CharField(primary_key=True, max_length=KIND_MAX_CHARS)
+    state = models.CharField(max_length=16, choices=State.choices)
+    changed_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        verbose_name_plural = "release switches"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(state__in=["disabled", "draining", "open"]),
+                name="recovery_releaseswitch_state_known",
+            ),
+            models.CheckConstraint(
+                condition=Q(kind__regex=rf"^[a-z]{{1,{KIND_MAX_CHARS}}}$"),
+                name="recovery_releaseswitch_kind_is_a_word",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.state}"

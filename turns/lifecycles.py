@@ -6,6 +6,9 @@ from typing import Final
 
 from recovery.lifecycles import Lifecycle
 
+# What recovery, the release switch and the commands call this kind of work.
+KIND: Final = "turns"
+
 _ENDS: Final = frozenset({"completed", "failed", "cancelled", "interrupted"})
 _TOOL_ENDS: Final = frozenset(
     {"succeeded", "failed", "refused", "cancelled", "unavailable", "interrupted"}

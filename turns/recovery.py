@@ -18,6 +18,7 @@ from recovery.models import Action
 from recovery.runner import Orphan, Recovery, Settled
 from turns import events
 from turns.dispatch import dispatch_turn
+from turns.lifecycles import KIND
 from turns.models import Turn
 from turns.transitions import interrupt_turns
 
@@ -31,7 +32,7 @@ LOGGED_ROWS_MAX: Final = 100
 class TurnRecovery(Recovery):
     """Ends orphaned turns as interrupted and dispatches waiting ones again."""
 
-    kind: ClassVar[str] = "turns"
+    kind: ClassVar[str] = KIND
     model = Turn
     parent = "conversation"
 

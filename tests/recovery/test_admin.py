@@ -10,13 +10,13 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from recovery import runner
-from recovery.models import Pulse, RecoveryEvent, RecoveryFailure, Runtime
+from recovery.models import Pulse, RecoveryEvent, RecoveryFailure, ReleaseSwitch, Runtime
 from tests.recovery.parcels import ParcelRecovery, parcel, tables
 from tests.support.runtimes import runtime_row, watch_database
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LISTS = ("runtime", "pulse", "recoveryevent", "recoveryfailure")
+LISTS = ("runtime", "pulse", "recoveryevent", "recoveryfailure", "releaseswitch")
 
 
 @pytest.fixture
@@ -32,6 +32,7 @@ def rows() -> None:
         error_code="runtime_lost",
     )
     RecoveryFailure.objects.create(kind="turns", row_id=2, failed_count=1)
+    ReleaseSwitch.objects.create(kind="turns", state="draining")
 
 
 @pytest.mark.usefixtures("rows")
@@ -44,6 +45,7 @@ def test_everything_is_listed_and_nothing_can_be_written(
         "pulse": Pulse,
         "recoveryevent": RecoveryEvent,
         "recoveryfailure": RecoveryFailure,
+        "releaseswitch": ReleaseSwitch,
     }[name]
     row = model.objects.get()
     base = f"/admin/recovery/{name}/"

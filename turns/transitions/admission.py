@@ -16,9 +16,11 @@ from django.db.models.functions import Now
 from recovery.bounds import ADMISSION_GRACE_SECONDS
 from recovery.constraints import violated_constraint
 from recovery.errors import ErrorCode, Refused
+from recovery.switches import require_open
 from turns import bounds, events
 from turns.digests import digest
 from turns.dispatch import dispatch_turn
+from turns.lifecycles import KIND
 from turns.limits import Limits
 from turns.models import Conversation, Message, Turn
 from turns.transitions.conversations import checked_client_key, is_storable, lock_person
@@ -46,7 +48,7 @@ def admit_turn(
     Raises:
         Refused: `not_found` for an unknown or foreign conversation, `empty_message`,
             `message_too_long`, `invalid_text`, `client_key_conflict` for a key used with other
-            words, `turn_in_progress`, or `rate_limited` with the seconds to wait.
+            words, `turn_in_progress`, `paused` or `rate_limited` with the seconds to wait.
     """
     check_text(text)
     if client_key is not None:
@@ -92,6 +94,7 @@ def _admit(owner_id: int, conversation_id: int, text: str, client_key: str | Non
             raise Refused(ErrorCode.CLIENT_KEY_CONFLICT)
         transaction.set_rollback(True)  # a repeat changes nothing, the revision included
         return Admission(known, created=False)
+    require_open(KIND)
     if turns.open().exists():
         raise Refused(ErrorCode.TURN_IN_PROGRESS)
     _require_rate(conversation_id)
