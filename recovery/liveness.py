@@ -189,7 +189,9 @@ def _look() -> set[UUID]:
 
 
 def _bury() -> list[UUID]:
-    with transaction.atomic(durable=True), connection.cursor() as cursor:
+    with transaction.atomic(durable=True):
+        pass  # refuses to run inside another transaction; one statement commits by itself
+    with connection.cursor() as cursor:
         cursor.execute(
             _BURY,
             {

@@ -88,6 +88,28 @@ def test_the_cause_is_how_the_owner_ended(recovery: ParcelRecovery, reason: str)
     assert orphan.error_code == reason
 
 
+def test_a_row_whose_owner_lives_is_left_alone_however_long_it_runs(
+    recovery: ParcelRecovery,
+) -> None:
+    """Failure H09: three leases after its claim, with the lease renewed."""
+    owner = runtime_row()
+    row = parcel(owner=owner.pk)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE parcels_parcel SET created_at = created_at - interval '45 s', "
+                       "write_mark = write_mark + 1")  # fmt: skip
+    assert recovery.settle_orphans().examined == 0
+    assert states() == {row.pk: "running"}
+
+
+def test_every_kind_that_is_swept_is_owned_by_a_runtime_that_renews() -> None:
+    """Failure H09: whoever is swept for a dead owner has one, and a fence."""
+    assert runner.registered()
+    for recovery in runner.registered().values():
+        columns = {field.name for field in recovery.model._meta.concrete_fields}
+        assert columns >= {"owner", "generation", "write_mark", "claim_token", "deadline_at"}
+        assert recovery.owned_states
+
+
 def test_a_row_past_its_deadline_and_grace_is_an_orphan_of_a_living_owner(
     recovery: ParcelRecovery,
 ) -> None:
