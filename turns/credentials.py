@@ -51,6 +51,8 @@ def of_bearer(authorization: str) -> Credential | None:
 
 def of_session(session_key: str) -> Credential | None:
     """Return who is signed in under a session, None when nobody is."""
+    if not (session_key.isascii() and session_key.isalnum()):
+        return None
     session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
     if BACKEND_SESSION_KEY not in session:
         return None
@@ -59,7 +61,9 @@ def of_session(session_key: str) -> Credential | None:
     if user is None:
         return None
     shown = session.get(HASH_SESSION_KEY, "")
-    if not constant_time_compare(shown, user.get_session_auth_hash()):
+    # under today's key, or one it was rotated from
+    hashes = [user.get_session_auth_hash(), *user.get_session_auth_fallback_hash()]
+    if not any(constant_time_compare(shown, one) for one in hashes):
         return None
     return Credential(user.pk, user.password, session_key=session_key)
 

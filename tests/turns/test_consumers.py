@@ -572,6 +572,7 @@ async def test_three_hundred_open_views_hold_no_connection_each(
         {"authorization": "Bearer holdfast_nothing"},
         {"authorization": "Basic eA=="},
         {"cookie": "sessionid=unknown"},
+        {"cookie": "sessionid=aaaaaaaa\x00"},
         {"cookie": "\x00=;;"},
     ],
 )
