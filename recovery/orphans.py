@@ -14,6 +14,7 @@ from recovery import bounds
 from recovery.arrays import array
 from recovery.fences import NEXT_MARK_SQL
 from recovery.models import Cause
+from recovery.switches import MAY_CLAIM_SQL
 
 _LIVING = "SELECT FROM recovery_runtime r WHERE r.id = t.owner AND r.stopped_at IS NULL"
 _HOW_IT_ENDED = "SELECT r.stop_reason FROM recovery_runtime r WHERE r.id = t.owner"
@@ -38,9 +39,10 @@ class OwnedTable:
     An orphan is a row in an owned state whose owner has no living runtime row, or that is
     past `deadline_at` and its grace; or a row in a queued state past `queue_deadline_at`. A
     queued row that is only due for another hint (`next_dispatch_at`) is found too, as
-    `waiting`.
+    `waiting`; not while its kind is disabled, so that `resume` finds it due at once.
     """
 
+    kind: str
     model: type[models.Model]
     parent: str | None
     owned_states: tuple[str, ...]
@@ -61,7 +63,12 @@ class OwnedTable:
         with connection.cursor() as cursor:
             cursor.execute(
                 f"{union} LIMIT %(limit)s",
-                {"limit": limit, "past": array(past), "among": array(among or ())},
+                {
+                    "limit": limit,
+                    "past": array(past),
+                    "among": array(among or ()),
+                    "kind": self.kind,
+                },
             )
             return [
                 Orphan(pk, parent_pk, Cause(cause), generation, owner, waiting)
@@ -140,7 +147,7 @@ class OwnedTable:
                     f"'{Cause.NEVER_STARTED.value}'", "t.queue_deadline_at >= clock_timestamp()"
                 ),
                 f"t.state IN ({queued}) AND (t.queue_deadline_at < clock_timestamp() "
-                "OR t.next_dispatch_at <= clock_timestamp())",
+                f"OR t.next_dispatch_at <= clock_timestamp() AND {MAY_CLAIM_SQL})",
                 "t.created_at, t.id",
             ),
         ]

@@ -106,6 +106,7 @@ class Recovery(ABC):
 
     def __init__(self) -> None:
         self._owned = OwnedTable(
+            kind=self.kind,
             model=self.model,
             parent=self.parent,
             owned_states=self.owned_states,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from django.db.models.functions import Now
 from django.test import Client
 
 from recovery.errors import ErrorCode, Refused
@@ -94,6 +97,27 @@ def test_cancel_and_recovery_work_during_a_pause() -> None:
     assert (cancelled.state, accepted) == ("cancelled", True)
     assert TurnRecovery().settle_orphans().interrupted == 1
     assert Turn.objects.get(pk=orphan.pk).state == "interrupted"
+
+
+def test_what_waits_while_disabled_is_due_as_soon_as_work_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hints: list[int] = []
+    monkeypatch.setattr("turns.recovery.dispatch_turn", hints.append)
+    turn = make.TurnFactory.create(next_dispatch_at=Now() - timedelta(seconds=1))
+    set_release("turns", State.DISABLED)
+    assert TurnRecovery().settle_orphans().examined == 0
+
+    set_release("turns", State.OPEN)
+    assert TurnRecovery().settle_orphans().redispatched == 1
+    assert hints == [turn.pk]
+
+
+def test_the_queue_deadline_holds_while_disabled() -> None:
+    turn = make.TurnFactory.create(queue_deadline_at=Now() - timedelta(seconds=1))
+    set_release("turns", State.DISABLED)
+    assert TurnRecovery().settle_orphans().interrupted == 1
+    assert Turn.objects.get(pk=turn.pk).error_code == "never_started"
 
 
 def test_the_api_answers_503_with_the_time_to_come_back(
