@@ -33,12 +33,14 @@ def find_token(token: str) -> ApiToken | None:
     """Return the valid token of somebody who may sign in; None for every other string."""
     if not token.startswith(PREFIX) or len(token) > TOKEN_MAX_CHARS or not token.isascii():
         return None
+    unnoted = Q(last_used_at=None) | Q(last_used_at__lt=Now() - USE_NOTED_AFTER)
     found = (
         ApiToken.objects.select_related("user")
         .filter(digest=digest(token), revoked_at=None, user__is_active=True)
+        .annotate(unnoted=unnoted)
         .first()
     )
-    if found is not None:
-        unnoted = Q(last_used_at=None) | Q(last_used_at__lt=Now() - USE_NOTED_AFTER)
+    # asked in the same statement: hundreds of pages that come back at once do not write
+    if found is not None and found.unnoted:
         ApiToken.objects.filter(unnoted, pk=found.pk).update(last_used_at=Now())
     return found
