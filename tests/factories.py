@@ -27,6 +27,7 @@ from turns.models import (
     ApiToken,
     Conversation,
     Message,
+    Note,
     ProviderStep,
     Receipt,
     TextChunk,
@@ -273,6 +274,15 @@ class WebhookAddressFactory(RowFactory[WebhookAddress]):
 
     owner = factory.SubFactory(UserFactory)
     url = factory.Sequence(lambda n: f"https://example.test/hook/{n}")
+
+
+class NoteFactory(RowFactory[Note]):
+    class Meta:
+        model = Note
+
+    owner = factory.SubFactory(UserFactory)
+    text = factory.Sequence("Remember {}.".format)
+    invocation_key = factory.LazyFunction(uuid.uuid4)
 
 
 def fence_of(turn: Turn) -> Fence:

@@ -19,6 +19,7 @@ from turns.models import (
     ApiToken,
     Conversation,
     Message,
+    Note,
     ProviderStep,
     Receipt,
     ToolStep,
@@ -78,7 +79,7 @@ class ToolStepInline(StepInline):
     readonly_fields = fields
 
 
-def _size(row: Message) -> str:
+def _size(row: Message | Note) -> str:
     return f"{len(row.text.encode())} bytes"
 
 
@@ -191,3 +192,18 @@ class WebhookAddressAdmin(InspectionAdmin):
     list_select_related = ("owner",)
     fields = ("owner", "url", "created_at")
     readonly_fields = fields
+
+
+@admin.register(Note)
+class NoteAdmin(InspectionAdmin):
+    """What people had remembered, as sizes."""
+
+    list_display = ("id", "owner", "size", "created_at")
+    list_select_related = ("owner",)
+    fields = ("owner", "size", "invocation_key", "created_at")
+    readonly_fields = fields
+
+    @admin.display(description="size")
+    def size(self, note: Note) -> str:
+        """Bytes of its text."""
+        return _size(note)

@@ -53,6 +53,9 @@ USAGE_MAX_BYTES: Final = 16 * KIB
 LIMITS_MAX_BYTES: Final = 4 * KIB
 WEBHOOK_URL_MAX_BYTES: Final = 2_048
 WEBHOOK_ADDRESSES_PER_OWNER: Final = 64
+# Past them the tool call ends refused; the person must have one removed.
+NOTE_MAX_BYTES: Final = 2_000
+NOTES_PER_OWNER: Final = 200
 
 # The text log: one commit a tick for all turns of a process.
 FLUSH_SECONDS: Final = 0.05

@@ -8,6 +8,7 @@ from typing import Final
 # No sign, no zero in front, nothing a bigint cannot hold: everything else names nothing.
 _ID: Final = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 _MAX: Final = 2**63 - 1
+MAX_CHARS: Final = 19
 
 
 def parse_id(text: str) -> int | None:

@@ -68,15 +68,22 @@ def test_nothing_can_be_changed_added_or_deleted(staff: Client, turn: Turn) -> N
     assert Turn.objects.get().state == "running"
 
 
-def test_what_a_person_allows_is_listed_without_the_tokens_digest(staff: Client) -> None:
+def test_what_a_person_allows_and_keeps_is_listed_without_its_content(staff: Client) -> None:
     token = make.ApiTokenFactory.create()
     address = make.WebhookAddressFactory.create()
 
-    for name, pk in (("apitoken", token.pk), ("webhookaddress", address.pk)):
+    note = make.NoteFactory.create(text=SECRET)
+
+    for name, pk in (
+        ("apitoken", token.pk),
+        ("webhookaddress", address.pk),
+        ("note", note.pk),
+    ):
         assert staff.get(reverse(f"admin:turns_{name}_changelist")).status_code == 200
         page = staff.get(reverse(f"admin:turns_{name}_change", args=[pk]))
         assert page.status_code == 200
         assert token.digest not in page.content.decode()
+        assert SECRET not in page.content.decode()
 
 
 def test_the_timeline_is_in_order_and_tells_the_end(turn: Turn) -> None:

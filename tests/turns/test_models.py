@@ -114,6 +114,15 @@ def second_of_two_addresses() -> Model:
     return make.WebhookAddressFactory.create(owner=first.owner)
 
 
+def note() -> Model:
+    return make.NoteFactory.create()
+
+
+def second_of_two_notes() -> Model:
+    make.NoteFactory.create(invocation_key=KEY)
+    return make.NoteFactory.create()
+
+
 def second_of_two_tokens() -> Model:
     make.ApiTokenFactory.create(digest="same")
     return make.ApiTokenFactory.create()
@@ -221,6 +230,9 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
         turn_with_chunk,
         "UPDATE turns_textchunk SET text = 'rewritten' WHERE turn_id = {pk}",
     ),
+    ("note", "text_bounded", note, "text = repeat('é', 1001)"),
+    ("note", "is_final", note, "text = 'something else'"),
+    ("note", "invocation_key", second_of_two_notes, f"invocation_key = '{KEY}'"),
     ("webhookaddress", "url_bounded", address, "url = repeat('x', 2049)"),
     (
         "webhookaddress",

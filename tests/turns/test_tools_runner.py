@@ -62,8 +62,24 @@ async def echo(_: Invocation[Any]) -> str:
 def test_every_shipped_tool_has_a_schema_that_refuses_what_it_does_not_name() -> None:
     for schema in shipped.schemas():
         assert schema.parameters["additionalProperties"] is False
-        assert set(schema.parameters["required"]) == set(schema.parameters["properties"])
-    assert [schema.name for schema in shipped.schemas()] == ["search_history", "webhook_post"]
+    assert [schema.name for schema in shipped.schemas()] == [
+        "search_history",
+        "read_message",
+        "note_save",
+        "note_list",
+        "note_remove",
+        "webhook_post",
+    ]
+
+
+def test_only_a_tool_without_optional_fields_is_offered_as_strict() -> None:
+    """behaviour V11"""
+    for schema in shipped.schemas():
+        everything = set(schema.parameters["properties"])
+        assert schema.strict == (set(schema.parameters["required"]) == everything)
+    strict = {schema.name: schema.strict for schema in shipped.schemas()}
+    assert not strict["read_message"]
+    assert strict["note_list"]
 
 
 def test_a_tool_name_is_taken_once() -> None:

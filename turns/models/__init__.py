@@ -14,6 +14,7 @@ The database holds every rule said here: see each model's constraints and trigge
 
 from turns.models.access import ApiToken, WebhookAddress
 from turns.models.conversations import Conversation, Message
+from turns.models.notes import Note
 from turns.models.steps import ProviderStep, Receipt, TextChunk, ToolStep
 from turns.models.turn import Turn
 
@@ -21,6 +22,7 @@ __all__ = [
     "ApiToken",
     "Conversation",
     "Message",
+    "Note",
     "ProviderStep",
     "Receipt",
     "TextChunk",

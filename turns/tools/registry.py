@@ -90,8 +90,14 @@ class Tool(Generic[ArgumentsT]):
 
     @property
     def schema(self) -> ToolSchema:
-        """What the model is told about it."""
-        return ToolSchema(self.name, self.description, self.arguments.model_json_schema())
+        """What the model is told about it.
+
+        A service's strict mode knows no optional fields; a tool that has some does without.
+        What a call brings is checked here in either case.
+        """
+        parameters = {"required": [], **self.arguments.model_json_schema()}
+        optional = parameters["properties"].keys() - set(parameters["required"])
+        return ToolSchema(self.name, self.description, parameters, strict=not optional)
 
     def parse(self, arguments: str) -> ArgumentsT:
         """Return the arguments of a call.

@@ -21,6 +21,7 @@ from turns.transitions.editing import (
 )
 from turns.transitions.endings import finish_turn, interrupt_own_turns, interrupt_turns
 from turns.transitions.locks import CancelRequested
+from turns.transitions.notes import remove_note, save_note
 from turns.transitions.provider_steps import (
     RequestedCall,
     RequestFacts,
@@ -55,8 +56,10 @@ __all__ = [
     "interrupt_own_turns",
     "interrupt_turns",
     "provider_step_at",
+    "remove_note",
     "rename_conversation",
     "request_cancel",
+    "save_note",
     "start_provider_step",
     "start_tool_step",
     "tool_step_called",

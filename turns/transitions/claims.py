@@ -52,9 +52,7 @@ def claim_turn(turn_id: int, *, owner: UUID, token: UUID | None = None) -> Fence
     lock_turn(turn_id)
     token = token or uuid4()
     with connection.cursor() as cursor:
-        cursor.execute(
-            CLAIM, {"turn": turn_id, "owner": owner, "token": token, "kind": KIND}
-        )
+        cursor.execute(CLAIM, {"turn": turn_id, "owner": owner, "token": token, "kind": KIND})
         claimed = cursor.fetchone()
     if claimed is None:
         transaction.set_rollback(True)
