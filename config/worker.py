@@ -7,6 +7,8 @@ worker_shutdown         turns finish or are interrupted, the sweep ends, the run
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +58,11 @@ class Worker:
     def stop(self) -> None:
         """Return when every turn has ended and the runtime has, last of all."""
         self.begin_to_stop()
-        self.host.drain(self.drain_until or time.monotonic())
+        try:
+            self.host.drain(self.drain_until or time.monotonic())
+        except Exception as error:
+            # The runtime's end must still become durable; the sweep settles what is left.
+            log.error("worker.drain_failed", exc_info=error)
         turn_host.serve_with(None)
         self.sweeper.stop()
         dispatch.flush(1.0)
@@ -77,6 +83,11 @@ def _require_one_process(pool: str | type[Any]) -> None:
         raise SystemExit("Holdfast's worker serves turns in one process: use --pool threads")
 
 
+def _leave() -> None:
+    """End this process as a deploy would: a worker that serves nothing must not take hints."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 @worker_init.connect
 def _start(sender: Any, **_: object) -> None:
     global _worker  # noqa: PLW0603 - one process, one worker
@@ -93,6 +104,7 @@ def _start(sender: Any, **_: object) -> None:
         provider=factory.from_settings,
         tools=registry,
         requests=Requests.from_settings(registry.schemas()),
+        on_broken=_leave,
     )
     _worker = Worker(keeper, host, SweepThread())
     try:

@@ -47,7 +47,7 @@ class TurnHost:
     """The turns of this process, on a loop and a thread of their own.
 
     `owner` gives the runtime id to claim under, and raises StaleFence while there is none.
-    `beat` is called on the loop every half second.
+    `beat` is called on the loop every half second; `on_broken` when the loop ended by itself.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class TurnHost:
         tools: Registry,
         requests: Requests,
         capacity: int = bounds.TURNS_PER_PROCESS,
+        on_broken: Callable[[], None] = lambda: None,
     ) -> None:
         self._owner = owner
         self._beat = beat
@@ -66,6 +67,7 @@ class TurnHost:
         self._tools = tools
         self._requests = requests
         self._capacity = capacity
+        self._on_broken = on_broken
         self._live: dict[int, tuple[TurnServer, asyncio.Task[Any]]] = {}
         self._waiting: dict[int, None] = {}
         self._draining = False
@@ -125,6 +127,8 @@ class TurnHost:
                 runner.run(self._serve())
         except Exception as error:
             log.error("host.broken", exc_info=error)
+            if self._ready.is_set():
+                self._on_broken()
         finally:
             self._ready.set()
 
@@ -137,14 +141,17 @@ class TurnHost:
             asyncio.create_task(self._tick(), name="tick"),
             asyncio.create_task(self._watch(), name="watch"),
         ]
+        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
         self._ready.set()
-        await self._stopping.wait()
+        done, _ = await asyncio.wait([stopping, *helpers], return_when=asyncio.FIRST_COMPLETED)
         left = [task for _, task in self._live.values()]
-        for task in [*helpers, *left]:
+        for task in [stopping, *helpers, *left]:
             task.cancel()
-        await asyncio.gather(*helpers, *left, return_exceptions=True)
+        await asyncio.gather(stopping, *helpers, *left, return_exceptions=True)
         await self._text.stop()
         await self._provider.aclose()
+        for helper in done - {stopping}:
+            helper.result()  # raises: without its helpers the loop serves nobody
 
     async def _tick(self) -> None:
         while True:

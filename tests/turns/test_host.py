@@ -56,14 +56,14 @@ def start_host(owner: Owner, model: Simulator) -> Iterator[StartHost]:
     started: list[TurnHost] = []
 
     def start(**options: Any) -> TurnHost:
-        host = TurnHost(
-            owner=owner,
-            beat=owner.beat,
-            provider=lambda: ResponsesProvider(base_url=model.base_url),
-            tools=registry,
-            requests=Requests("", 96 * 1024, None, registry.schemas()),
-            **options,
-        )
+        parts: dict[str, Any] = {
+            "owner": owner,
+            "beat": owner.beat,
+            "provider": lambda: ResponsesProvider(base_url=model.base_url),
+            "tools": registry,
+            "requests": Requests("", 96 * 1024, None, registry.schemas()),
+        }
+        host = TurnHost(**(parts | options))
         host.start()
         started.append(host)
         return host
@@ -244,3 +244,20 @@ def test_a_host_without_a_provider_does_not_start(owner: Owner) -> None:
     )
     with pytest.raises(RuntimeError):
         host.start()
+
+
+def test_a_host_whose_loop_breaks_says_so_and_serves_nothing_more(
+    start_host: StartHost,
+) -> None:
+    broken, beats = threading.Event(), iter(range(2))
+
+    def beat() -> None:
+        next(beats)
+
+    host = start_host(beat=beat, on_broken=broken.set)
+
+    assert broken.wait(30)
+    turn = asked()
+    host.submit(turn.pk)
+    turn.refresh_from_db()
+    assert turn.state == Turn.State.QUEUED
