@@ -3,6 +3,7 @@
 export class Kept {
   constructor(user) {
     this.prefix = `holdfast.${user}.`;
+    this.isOver = false;
   }
 
   /** Drafts survive the browser; what is being sent belongs to its tab. */
@@ -11,7 +12,7 @@ export class Kept {
   }
 
   keepDraft(place, text) {
-    write(localStorage, `${this.prefix}draft.${place}`, text || null);
+    this.write(localStorage, `draft.${place}`, text || null);
   }
 
   unsent(place) {
@@ -19,7 +20,7 @@ export class Kept {
   }
 
   keepUnsent(place, items) {
-    write(sessionStorage, `${this.prefix}unsent.${place}`, items.length ? items : null);
+    this.write(sessionStorage, `unsent.${place}`, items.length ? items : null);
   }
 
   forgetPlace(place) {
@@ -29,10 +30,21 @@ export class Kept {
 
   /** Nothing of this person stays behind for the next one. */
   forget() {
+    this.isOver = true;
     for (const storage of [localStorage, sessionStorage]) {
       for (const key of Object.keys(storage)) {
         if (key.startsWith(this.prefix)) storage.removeItem(key);
       }
+    }
+  }
+
+  write(storage, name, value) {
+    if (this.isOver) return;
+    try {
+      if (value === null) storage.removeItem(this.prefix + name);
+      else storage.setItem(this.prefix + name, JSON.stringify(value));
+    } catch {
+      // full or forbidden: then it lives as long as the page
     }
   }
 }
@@ -42,14 +54,5 @@ function read(storage, key) {
     return JSON.parse(storage.getItem(key));
   } catch {
     return null;
-  }
-}
-
-function write(storage, key, value) {
-  try {
-    if (value === null) storage.removeItem(key);
-    else storage.setItem(key, JSON.stringify(value));
-  } catch {
-    // full or forbidden: then it lives as long as the page
   }
 }

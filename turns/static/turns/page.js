@@ -96,13 +96,13 @@ function snapshot(frame) {
   const joins = thread.snapshot(frame.messages, frame.turn);
   if (!joins || next === null) next = frame.next;
   renamed(frame.conversation.title);
-  for (const message of frame.messages) if (message.text === null) fetchWhole(message.id);
+  frame.messages.forEach(completed);
 }
 
 function message(frame) {
   thread.show(frame);
   if (frame.role === "user") composer.saw(frame.text);
-  if (frame.text === null) fetchWhole(frame.id);
+  completed(frame);
 }
 
 function turn(frame) {
@@ -121,8 +121,10 @@ function ended(turn) {
   conversations.refresh();
 }
 
-/** A message too large for a frame comes without its words. */
-async function fetchWhole(id) {
+/** What is too large for a frame comes without its HTML, or without its words: fetch it. */
+async function completed({ id, role, state, text, html }) {
+  const isWhole = role === "user" || state === "streaming" || text === "" || html !== null;
+  if (isWhole && text !== null) return;
   try {
     thread.show(await call("GET", `/messages/${id}`));
     show();
