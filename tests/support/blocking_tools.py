@@ -46,6 +46,14 @@ TOOLS: list[Tool[Any]] = [
         runs="in_own_thread",
     ),
     Tool(
+        name="block_loop",
+        description="Do what no tool may: block where the turns are served.",
+        arguments=Nothing,
+        effect=Effect.READ,
+        call=block,
+        runs="on_loop",
+    ),
+    Tool(
         name="hold_interpreter",
         description="Hold the interpreter.",
         arguments=Seconds,
