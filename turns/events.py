@@ -129,10 +129,13 @@ class _Sender:
             self._loop, self._wake = asyncio.get_running_loop(), wake
             self._task = asyncio.current_task()
         complained_at = -COMPLAINT_SECONDS
+        rests_until = 0.0
         while True:
             await wake.wait()
             wake.clear()
-            await asyncio.sleep(GATHER_SECONDS)
+            # The first hint after a rest leaves at once; those that follow it are gathered.
+            await asyncio.sleep(max(0.0, rests_until - self._loop.time()))
+            rests_until = self._loop.time() + GATHER_SECONDS
             try:
                 await self._send_round()
             except Exception as error:  # this thread's outermost loop
