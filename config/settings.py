@@ -129,6 +129,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "config.api.json_refusals",
     "django.middleware.security.SecurityMiddleware",
+    "config.headers.content_security",
     "config.static.StaticFiles",
     "config.api.json_refusals",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -33,6 +33,13 @@ async def test_a_static_file_is_served_whole_and_then_from_the_browsers_cache(
     assert again.content == b""
 
 
+async def test_every_answer_forbids_what_is_not_ours(client: httpx.AsyncClient) -> None:
+    for path in (STYLE, "/login/", "/api/v1/nothing", "/nothing"):
+        policy = (await client.get(path)).headers["content-security-policy"]
+        assert "default-src 'none'" in policy, path
+        assert "unsafe" not in policy, path
+
+
 async def test_nothing_outside_the_static_files_can_be_read(client: httpx.AsyncClient) -> None:
     for path in (
         "/static/../config/settings.py",
