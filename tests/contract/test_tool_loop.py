@@ -66,6 +66,7 @@ class Counter:
 async def test_a_tool_runs_once_in_the_scope_of_its_conversation_and_the_answer_follows(
     model: Simulator,
 ) -> None:
+    """behaviour C1"""
     counter = Counter()
     model.script(
         tool_calls(("call_1", "count", '{ "n": 7 }'), response_id="resp_1"),
@@ -103,6 +104,7 @@ async def test_a_tool_runs_once_in_the_scope_of_its_conversation_and_the_answer_
 async def test_the_seventeenth_call_is_stored_failed_and_one_last_request_asks_for_a_report(
     model: Simulator,
 ) -> None:
+    """behaviour C4"""
     counter = Counter(Effect.REVERSIBLE)
     for number in range(1, 18):
         model.script(
@@ -240,6 +242,7 @@ async def test_a_call_that_cannot_run_is_stored_with_its_reason_and_told_to_the_
 async def test_one_call_id_for_two_calls_fails_the_turn_and_runs_neither_again(
     model: Simulator,
 ) -> None:
+    """behaviour D1"""
     counter = Counter()
     model.script(
         tool_calls(("call_1", "count", '{"n": 1}')),
@@ -253,6 +256,7 @@ async def test_one_call_id_for_two_calls_fails_the_turn_and_runs_neither_again(
 
 
 async def test_a_cancel_ends_a_turn_that_is_blocked_inside_a_tool(model: Simulator) -> None:
+    """behaviours C5, AD11"""
     entered, release = threading.Event(), threading.Event()
 
     def block(_: Invocation[Nothing]) -> str:

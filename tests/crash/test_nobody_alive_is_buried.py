@@ -164,6 +164,7 @@ def test_cutting_the_session_that_proves_life_kills_nobody(
 def test_a_tool_that_blocks_for_longer_than_a_lease_kills_nobody_and_holds_up_nobody(
     start_worker: WorkerStarter, model: Simulator, tmp_path: Path
 ) -> None:
+    """failure H08"""
     release = tmp_path / "release"
     model.script(
         tool_calls(("call_1", "block", "{}"), match="block"),

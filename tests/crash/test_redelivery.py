@@ -34,7 +34,7 @@ def webhook_call(sink: Simulator) -> Reply:
 def test_a_hint_delivered_many_times_to_two_workers_is_one_run(
     conversation: Conversation, start_worker: WorkerStarter, model: Simulator, sink: Simulator
 ) -> None:
-    # failures H14, H15, H16
+    """failures H14, H15, H16"""
     model.script(webhook_call(sink), answer("Sent.", response_id="resp_2"))
     first, second = start_worker(), start_worker()
     turn = ask(conversation)

@@ -39,7 +39,7 @@ class Writer:
     def run(self) -> None:
         self.runtime = make.RuntimeFactory.create()
         acts: list[Callable[[Conversation], None]] = [
-            *[self.ask] * 3, *[self.work] * 4, self.cancel, self.die, self.recover
+            *[self.ask] * 3, *[self.work] * 4, self.cancel, self.die, self.recover, self.remove
         ]  # fmt: skip
         with psycopg.connect(self.database_url, autocommit=True) as self.log:
             for _ in range(ROUNDS):
@@ -58,6 +58,12 @@ class Writer:
         turn = Turn.objects.filter(conversation=conversation).open().first()
         if turn is not None:
             transitions.request_cancel(conversation.owner_id, turn.pk)
+
+    def remove(self, conversation: Conversation) -> None:
+        transitions.delete_conversation(conversation.owner_id, conversation.pk)
+        self.did["removed"] += 1
+        self.conversations.remove(conversation)
+        self.conversations.append(make.ConversationFactory.create())
 
     def die(self, _conversation: Conversation) -> None:
         Runtime.objects.filter(pk=self.runtime.pk).update(
@@ -106,6 +112,7 @@ class Writer:
 
 
 def test_all_writers_at_once_neither_deadlock_nor_lose_text(database_url: str) -> None:
+    """failures H77, H78"""
     conversations = make.ConversationFactory.create_batch(3)
     writers = [Writer(seed, conversations, database_url) for seed in range(6)]
     for rival in [Rival(writer.run) for writer in writers]:
@@ -122,6 +129,7 @@ def test_all_writers_at_once_neither_deadlock_nor_lose_text(database_url: str) -
         written.update({pk: "".join(texts) for pk, texts in writer.written.items()})
         did.update(writer.did)
     assert did["claimed"] > 5
+    assert did["removed"] > 0
     for turn in Turn.objects.exclude(state="queued"):
         assert turn.state in Turn.LIFECYCLE.terminal
         assert Message.objects.get(pk=turn.assistant_message_id).text == written.get(

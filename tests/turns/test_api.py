@@ -75,7 +75,7 @@ def test_a_conversation_is_created_listed_renamed_and_deleted(api: Api) -> None:
 
 
 def test_a_client_key_creates_one_conversation(api: Api) -> None:
-    """behaviour A1, A2"""
+    """behaviour A2"""
     status, first = api("POST", "/conversations", {"client_key": "a"})
     assert status == 201
     assert api("POST", "/conversations", {"client_key": "a"}) == (200, first)

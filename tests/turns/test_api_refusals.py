@@ -91,7 +91,7 @@ def test_the_table_of_endpoints_is_complete() -> None:
 def test_somebody_elses_id_is_answered_like_one_that_names_nothing(
     turn: Turn, method: str, path: str, body: object
 ) -> None:
-    """behaviour H52"""
+    """failure H52"""
     foreign = {
         "conversation": turn.conversation_id,
         "turn": turn.pk,
@@ -374,6 +374,7 @@ def test_our_own_failure_tells_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """behaviour A4"""
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the secret of the failure")
 

@@ -145,6 +145,7 @@ async def test_a_turn_is_followed_from_its_question_on() -> None:
 
 
 async def test_tool_steps_are_shown_as_they_change(turn: Turn, token: dict[str, str]) -> None:
+    """behaviour AD18"""
     client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
 
@@ -176,7 +177,7 @@ def rename_nothing(turn: Turn) -> None:
 async def test_text_committed_between_join_and_snapshot_is_shown_once(
     turn: Turn, token: dict[str, str], database_url: str
 ) -> None:
-    """behaviour H46"""
+    """failure H46"""
     await write(turn, "before ")
     gate = await psycopg.AsyncConnection.connect(database_url)
     await gate.execute("LOCK TABLE turns_conversation IN ACCESS EXCLUSIVE MODE")
@@ -206,7 +207,7 @@ async def until_blocked(database_url: str) -> None:
 async def test_a_reconnect_at_any_cursor_goes_on_without_loss_or_repeat(
     turn: Turn, token: dict[str, str]
 ) -> None:
-    """behaviour H45, with the turn still running and after its end."""
+    """failure H45, with the turn still running and after its end."""
     client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     stages: list[Shown] = []
@@ -306,7 +307,7 @@ async def test_text_of_a_cursor_that_was_never_stored_is_replaced(
 async def test_late_text_of_one_turn_never_enters_another(
     turn: Turn, token: dict[str, str]
 ) -> None:
-    """behaviour H24, H25: every frame of text names its turn."""
+    """failures H24, H25: every frame of text names its turn."""
     client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     await write(turn, "first")
@@ -372,7 +373,7 @@ async def test_what_a_person_rewrites_is_shown_anew(
 async def test_a_lost_hint_is_repaired_by_the_slow_poll(
     turn: Turn, token: dict[str, str]
 ) -> None:
-    """behaviour H48"""
+    """failure H48"""
     client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     began = time.monotonic()
@@ -411,7 +412,7 @@ async def test_a_dead_channel_layer_delays_the_view_by_the_slow_poll(
 async def test_a_killed_reader_connection_is_opened_again(
     turn: Turn, token: dict[str, str], database_url: str
 ) -> None:
-    """behaviour H51"""
+    """failure H51"""
     client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as admin:
@@ -432,7 +433,7 @@ async def test_a_killed_reader_connection_is_opened_again(
 async def test_a_client_that_does_not_read_is_shown_a_snapshot_when_it_does(
     turn: Turn, token: dict[str, str], reader: live.Reader
 ) -> None:
-    """behaviour H47"""
+    """failure H47"""
     credential = await in_thread(credentials.of_bearer, token["authorization"])
     assert credential is not None
     view = live.View(turn.conversation_id, credential, None)
@@ -546,7 +547,7 @@ async def test_other_incoming_frames_change_nothing(turn: Turn, token: dict[str,
 async def test_three_hundred_open_views_hold_no_connection_each(
     turn: Turn, token: dict[str, str], database_url: str
 ) -> None:
-    """behaviour H75, H76"""
+    """failures H75, H76"""
     clients = [LiveClient(turn.conversation_id, token) for _ in range(300)]
     await asyncio.gather(*(client.connect() for client in clients))
     await asyncio.gather(*(client.next() for client in clients))
@@ -588,7 +589,7 @@ async def test_nobody_signed_in_is_shown_nothing(turn: Turn, headers: dict[str, 
 async def test_foreign_and_unknown_conversations_look_the_same(
     turn: Turn, token: dict[str, str], conversation: str
 ) -> None:
-    """behaviour H52, H53"""
+    """failures H52, H53"""
     foreign = await in_thread(lambda: TurnFactory(running=True))
     client = await LiveClient(
         conversation.format(foreign=foreign.conversation_id), token
@@ -644,7 +645,7 @@ async def test_a_session_opens_its_own_page_and_no_other_site_does(turn: Turn) -
 async def test_a_view_is_closed_when_its_permission_is_taken_back(
     turn: Turn, token: dict[str, str], how: str
 ) -> None:
-    """behaviour H54"""
+    """failure H54"""
     user = turn.conversation.owner
     browser = await in_thread(sign_in, user)
     cookie = f"{settings.SESSION_COOKIE_NAME}={browser.cookies['sessionid'].value}"

@@ -68,7 +68,7 @@ def test_one_conversation_announced_many_times_is_one_hint(sent: list[list[int]]
 def test_a_hint_leaves_after_the_commit_and_not_at_all_after_a_rollback(
     sent: list[list[int]],
 ) -> None:
-    """behaviour H49"""
+    """failure H49"""
     with transaction.atomic():
         events.announce_on_commit(5)
         assert events.flush(SECONDS)
@@ -109,7 +109,7 @@ def test_a_hanging_layer_blocks_nobody_and_what_waits_is_bounded(
 
 @pytest.mark.parametrize("first", [1, 10**17])
 def test_every_envelope_fits_into_one_notification(first: int) -> None:
-    """behaviour H50: ids only, measured in bytes, whatever their number."""
+    """failure H50: ids only, measured in bytes, whatever their number."""
     ids = list(range(first, first + 10_000))
     groups = list(events.envelopes(ids))
     assert [i for group in groups for i in group] == ids

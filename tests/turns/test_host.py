@@ -138,6 +138,7 @@ def test_a_cancel_is_noticed_without_anybody_telling_the_worker(
 def test_a_turn_ended_by_somebody_else_is_let_go(
     start_host: StartHost, model: Simulator
 ) -> None:
+    """failure H04: its server is let go and writes nothing"""
     host = start_host()
     turn = asked()
     model.script(stalled("Once upon"))

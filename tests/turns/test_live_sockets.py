@@ -75,7 +75,7 @@ async def write(turn: Turn, *texts: str) -> None:
 async def test_a_view_survives_the_death_of_its_server(
     web: Web, turn: Turn, token: str
 ) -> None:
-    """behaviour H45"""
+    """failure H45"""
     shown = Shown()
 
     def text() -> str:

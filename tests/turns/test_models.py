@@ -256,6 +256,7 @@ CHILDREN: Final[dict[str, Any]] = {
 def test_the_database_refuses(
     table: str, rule: str, row: Callable[[], Model], breach: str
 ) -> None:
+    """behaviour E8: what a receipt captured never changes"""
     pk = row().pk
     if breach.lstrip().startswith(("INSERT", "UPDATE", "DELETE")):
         sql = breach.format(pk=pk)

@@ -43,6 +43,7 @@ async def owner_of(turn: Turn) -> int:
 
 
 async def test_an_answer_is_stored_as_it_was_streamed(model: Simulator) -> None:
+    """behaviour AD5"""
     model.script(answer("Once ", "upon ", "a ", "time 😀."))
     async with serving(model.base_url) as runtime:
         turn = await runtime.serve(await runtime.ask("Tell me."))
@@ -89,7 +90,7 @@ ENDINGS: dict[str, tuple[Reply, str, str, str]] = {
 async def test_an_answer_that_does_not_end_well_is_never_a_completion(
     model: Simulator, ending: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # behaviour B2; failures H31, H32, H33
+    """behaviour B2; failures H31, H32, H33"""
     reply, state, code, text = ENDINGS[ending]
     model.script(reply)
     async with serving(model.base_url) as runtime:
@@ -109,7 +110,7 @@ async def test_an_answer_that_does_not_end_well_is_never_a_completion(
 
 
 async def test_usage_reported_before_the_end_broke_off_is_kept(model: Simulator) -> None:
-    # behaviour B1
+    """behaviour B1"""
     stream = Stream()
     frames = stream.opening()
     usage = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
@@ -127,7 +128,7 @@ async def test_usage_reported_before_the_end_broke_off_is_kept(model: Simulator)
 
 
 async def test_a_service_that_falls_silent_is_asked_once(model: Simulator) -> None:
-    # failure H17
+    """failure H17"""
     model.script(Reply(hold_head="silence"))
     async with serving(model.base_url, idle_seconds=0.3) as runtime:
         turn = await runtime.serve(await runtime.ask())
@@ -142,7 +143,7 @@ async def test_a_service_that_cannot_be_reached_fails_the_turn(model: Simulator)
 
 
 async def test_text_past_its_bound_ends_the_turn_with_what_fits(model: Simulator) -> None:
-    # behaviour A7
+    """behaviour A7"""
     model.script(answer("a" * 65_535, "€€", "never seen"))
     async with serving(model.base_url) as runtime:
         turn = await runtime.serve(await runtime.ask())
@@ -151,6 +152,7 @@ async def test_text_past_its_bound_ends_the_turn_with_what_fits(model: Simulator
 
 
 async def test_text_exactly_at_its_bound_is_an_answer(model: Simulator) -> None:
+    """behaviour A7"""
     model.script(answer("a" * 60_000, "b" * 5_536))
     async with serving(model.base_url) as runtime:
         turn = await runtime.serve(await runtime.ask())
@@ -216,7 +218,7 @@ async def test_a_cancelled_turn_in_the_queue_is_never_claimed(model: Simulator) 
 
 
 async def test_the_same_hint_three_times_is_one_run(model: Simulator) -> None:
-    # failures H14 and H15
+    """failures H14, H15"""
     model.script(answer("Once."))
     async with serving(model.base_url) as runtime:
         turn = await runtime.ask()
@@ -286,7 +288,7 @@ async def test_a_stale_owner_that_goes_on_streaming_writes_nothing(
 async def test_an_ended_turn_stays_as_it_is_while_the_next_one_answers(
     model: Simulator,
 ) -> None:
-    # failure H24: late chunks of the first turn touch neither
+    """failure H24: late chunks of the first turn touch neither"""
     model.script(stalled("first", match="one"), answer("second", match="two"))
     async with serving(model.base_url) as runtime:
         first = await runtime.ask("one")
@@ -305,6 +307,7 @@ async def test_an_ended_turn_stays_as_it_is_while_the_next_one_answers(
 
 
 async def test_an_error_of_our_own_ends_the_turn_as_internal(model: Simulator) -> None:
+    """behaviour A5: whatever is raised, the code is one of ours and never unknown"""
     class Broken:
         api = "responses"
 

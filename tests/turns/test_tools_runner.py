@@ -97,6 +97,7 @@ def test_a_tool_name_is_taken_once() -> None:
      '{"name": "a", "count": ' + "[" * 100_000 + "}"],
 )  # fmt: skip
 def test_bad_arguments_are_refused_without_repeating_them(arguments: str) -> None:
+    """failure H44"""
     with pytest.raises(ToolFailed) as refused:
         tool(echo, arguments=Pair).parse(arguments)
     assert refused.value.code == ErrorCode.INVALID_TOOL_ARGUMENTS
@@ -105,6 +106,7 @@ def test_bad_arguments_are_refused_without_repeating_them(arguments: str) -> Non
 
 
 def test_arguments_are_repaired_to_storable_text() -> None:
+    """failures H37, H38"""
     parsed = tool(echo, arguments=Pair).parse('{"name": "a\\u0000\\ud800", "count": 2}')
     assert parsed == Pair(name="a\ufffd\ufffd", count=2)
 
@@ -114,6 +116,7 @@ async def test_a_result_is_kept() -> None:
 
 
 async def test_a_result_of_50_megabytes_ends_the_step_with_a_bound_code() -> None:
+    """failure H40"""
     async def call(_: Invocation[Any]) -> str:
         return "x" * 50_000_000
 
@@ -141,6 +144,7 @@ async def endless_async(_: Invocation[Any]) -> AsyncIterator[str]:
     [(endless, "in_own_thread"), (endless, "in_database_thread"), (endless_async, "on_loop")],
 )
 async def test_an_endless_result_is_stopped_at_the_bound(call: Any, runs: Any) -> None:
+    """failure H40"""
     tracemalloc.start()
     outcome = await called(tool(call, runs=runs))
     _, peak = tracemalloc.get_traced_memory()

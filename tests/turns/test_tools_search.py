@@ -86,7 +86,7 @@ async def test_a_query_is_words_and_not_a_language(query: str) -> None:
 
 
 async def test_a_search_that_fails_is_a_failed_step_and_an_honest_code() -> None:
-    # behaviour C8
+    """behaviour C8"""
     conversation, asked = await conversation_with("A boat.")
 
     def rename(there: bool) -> None:

@@ -230,7 +230,7 @@ def test_a_row_written_past_the_locks_is_still_answered_for(conversation: Conver
 
 class TestConversations:
     def test_a_conversation_is_made_once_under_one_key(self) -> None:
-        """behaviour A1, A2"""
+        """behaviour A2"""
         person = make.UserFactory.create().pk
         first, created = transitions.create_conversation(person, client_key="k1")
         again, repeated = transitions.create_conversation(person, client_key="k1")
