@@ -44,12 +44,14 @@ def settings_agree(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
             "the database must be seen several times in a lease before anybody is buried.",
             "Set it above 0 and to at most a third of the lease (default 1).",
         )
-    if liveness.pulse_broken_after_seconds() >= lease:
+    # The longest outage that does not break the pulse, the age of the renewal before it and the
+    # reconnect after it must fit into one lease.
+    unnoticed = liveness.pulse_broken_after_seconds() + 2 * bounds.RENEW_SECONDS
+    if lease < unnoticed:
         refuse(
             3,
-            f"HOLDFAST_LEASE_SECONDS={lease:g} is not longer than the "
-            f"{liveness.pulse_broken_after_seconds():g} s after which the database counts as "
-            "not watched: an outage would pass for deaths.",
+            f"HOLDFAST_LEASE_SECONDS={lease:g} is shorter than {unnoticed:g} s: an outage that "
+            "nobody counts as one would pass for deaths.",
             "Raise HOLDFAST_LEASE_SECONDS or lower HOLDFAST_SWEEP_SECONDS.",
         )
     if lease <= bounds.LOCK_GRACE_SECONDS + sweep:

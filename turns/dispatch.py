@@ -14,8 +14,6 @@ from typing import Final
 import structlog
 from celery import current_app
 
-from turns import bounds
-
 log = structlog.get_logger(__name__)
 
 TASK: Final = "turns.tasks.run_turn"
@@ -34,12 +32,8 @@ class _Sender:
         while True:
             turn_id = self.hints.get()
             try:
-                current_app.send_task(
-                    TASK,
-                    args=[turn_id],
-                    ignore_result=True,
-                    expires=bounds.QUEUE_DEADLINE_SECONDS,
-                )
+                # No expiry: it would be judged by the worker's clock, and the claim decides.
+                current_app.send_task(TASK, args=[turn_id], ignore_result=True)
             except Exception:  # a hint may fail, its thread may not
                 log.warning("turn.dispatch_failed", turn_id=turn_id, exc_info=True)
             finally:

@@ -21,7 +21,7 @@ from turns.recovery import TurnRecovery
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LEASE_SECONDS = "4"
+LEASE_SECONDS = "5"
 
 
 def freeze(worker: Worker) -> None:

@@ -20,7 +20,7 @@ from turns.recovery import TurnRecovery
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LEASE_SECONDS = 4
+LEASE_SECONDS = 5
 
 
 def test_a_hung_loop_is_not_renewed_and_its_turns_are_interrupted(

@@ -29,7 +29,7 @@ def test_the_defaults_agree() -> None:
         ({"HOLDFAST_LEASE_SECONDS": 3.0}, "recovery.E001"),
         ({"HOLDFAST_SWEEP_SECONDS": 0.0}, "recovery.E002"),
         ({"HOLDFAST_SWEEP_SECONDS": 6.0}, "recovery.E002"),
-        ({"HOLDFAST_LEASE_SECONDS": 3.0}, "recovery.E003"),
+        ({"HOLDFAST_LEASE_SECONDS": 4.9}, "recovery.E003"),
         ({"HOLDFAST_SWEEP_SECONDS": 5.0}, "recovery.E003"),
         ({"HOLDFAST_LEASE_SECONDS": 2.0}, "recovery.E004"),
         ({"HOLDFAST_LIVENESS": "hope"}, "recovery.E005"),
