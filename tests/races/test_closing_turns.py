@@ -19,7 +19,7 @@ from tests.support.settled import assert_settled, every_row
 from turns import transitions
 from turns.models import TextChunk, Turn
 from turns.recovery import TurnRecovery
-from turns.textlog import FLUSH
+from turns.textlog import FLUSH, UNWRITTEN
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -130,12 +130,14 @@ def test_the_flush_waits_for_nobody(
     }
     with gate_on("message", turn) as held:
         recovery = Rival(recover).until_it_waits()
-        assert session.execute(FLUSH, flush, prepare=False).fetchall() == [(turn.pk, 2, False)]
+        assert session.execute(FLUSH, flush, prepare=False).rowcount == 0
+        assert session.execute(UNWRITTEN, flush).fetchall() == [(turn.pk, 2, False)]
         session.commit()
         held.open()
         recovery.result()
 
-    assert session.execute(FLUSH, flush, prepare=False).fetchall() == [(turn.pk, 2, True)]
+    assert session.execute(FLUSH, flush, prepare=False).rowcount == 0
+    assert session.execute(UNWRITTEN, flush).fetchall() == [(turn.pk, 2, True)]
     session.commit()
     assert_settled(turn, "interrupted", code="runtime_lost", text="It is ")
 

@@ -62,8 +62,10 @@ class Writer:
     def remove(self, conversation: Conversation) -> None:
         transitions.delete_conversation(conversation.owner_id, conversation.pk)
         self.did["removed"] += 1
-        self.conversations.remove(conversation)
-        self.conversations.append(make.ConversationFactory.create())
+        # the list is one for all writers, and never empty
+        self.conversations[self.conversations.index(conversation)] = (
+            make.ConversationFactory.create()
+        )
 
     def die(self, _conversation: Conversation) -> None:
         Runtime.objects.filter(pk=self.runtime.pk).update(
@@ -83,7 +85,7 @@ class Writer:
         seq = 0
         for text in ("one ", "two ", "three "):
             seq += 1
-            answer = self.log.execute(
+            flushed = self.log.execute(
                 FLUSH,
                 {
                     "ids": [fence.pk],
@@ -93,8 +95,8 @@ class Writer:
                     "texts": [text],
                 },
                 prepare=False,
-            ).fetchall()
-            if answer:
+            )
+            if flushed.rowcount == 0:
                 break  # busy or lost: the text log would try again, this writer stops
             self.written.setdefault(turn.pk, []).append(text)
         call = transitions.RequestedCall("c", "i", "search_history", "{}")
