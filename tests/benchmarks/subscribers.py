@@ -87,11 +87,13 @@ def run(place: Place, *, quick: bool) -> list[Line]:
     watchers = None
     try:
         writer.expect("loaded")
-        wait_until(lambda: web.poll() is not None or _answers(port), "the page answers")
+        wait_until(lambda: _answers(port), "the web process answers")
         watchers = ChildProcess(
-            "tests.benchmarks.watchers", f"ws://127.0.0.1:{port}", token, str(FIRST), str(PAGES),
-            environment=environment, log=log,
-        )  # fmt: skip
+            "tests.benchmarks.watchers",
+            *(f"ws://127.0.0.1:{port}", token, str(FIRST), str(PAGES)),
+            environment=environment,
+            log=log,
+        )
         opened = watchers.expect("open")["seconds"]
         began = time.time()
         cpu = cpu_seconds(web.pid)
