@@ -26,7 +26,11 @@ def make_installation(tmp_path: Path) -> Iterator[Callable[..., Installation]]:
     made: list[Installation] = []
 
     def make(**variables: str) -> Installation:
-        defaults = {"LLM_API": "responses", "LLM_BASE_URL": "http://127.0.0.1:9/v1"}
+        defaults = {
+            "LLM_API": "responses",
+            "LLM_BASE_URL": "http://127.0.0.1:9/v1",
+            "LLM_MODEL": "scripted",
+        }
         installation = Installation(tmp_path / f"home{len(made)}", variables or defaults)
         made.append(installation)
         return installation
@@ -187,6 +191,7 @@ def test_an_unreachable_database_of_yours_is_a_sentence_and_not_a_traceback(
         SECRET_KEY="k" * 50,
         LLM_API="responses",
         LLM_BASE_URL="http://127.0.0.1:9/v1",
+        LLM_MODEL="scripted",
     )
     installation.launch()
     assert installation.supervisor is not None
