@@ -57,6 +57,16 @@ def flush(timeout_seconds: float = EXIT_FLUSH_SECONDS) -> bool:
     return _sender.flush(timeout_seconds)
 
 
+def stop(timeout_seconds: float = EXIT_FLUSH_SECONDS) -> None:
+    """Send what waits, then end the thread and its connections in good order.
+
+    What is announced afterwards begins anew.
+    """
+    global _sender
+    ending, _sender = _sender, _Sender()
+    ending.stop(timeout_seconds)
+
+
 def envelopes(conversation_ids: Iterable[int]) -> Iterator[list[int]]:
     """Yield the ids in groups that each fit into one envelope."""
     room = ENVELOPE_MAX_BYTES
@@ -176,9 +186,5 @@ def _start_afresh() -> None:
     _sender = _Sender()
 
 
-def _stop_at_exit() -> None:
-    _sender.stop(EXIT_FLUSH_SECONDS)
-
-
 os.register_at_fork(after_in_child=_start_afresh)
-atexit.register(_stop_at_exit)
+atexit.register(stop)

@@ -157,12 +157,13 @@ def _turn_frames(change: Change, turn: TurnView, cursor: Cursor) -> tuple[list[_
     frames: list[_Frame] = []
     at = Cursor(cursor.revision, int(turn.id)) if is_new else cursor
     if turn.is_open:
-        frames += [("message", at, _begun(m)) for m in turn.messages if is_new]
+        # with the old cursor: who loses the next frame has not been shown this turn
+        frames += [("message", cursor, _begun(m)) for m in turn.messages if is_new]
         texts, at = _texts(change.chunks, at)
         frames += texts
     else:
         shown = turn.messages if is_new else turn.messages[-1:]
-        frames += [("message", at, _message(m)) for m in shown]
+        frames += [("message", cursor, _message(m)) for m in shown]
         at = Cursor(cursor.revision, int(turn.id), ended=True)
     frames.append(("turn", at, _turn_variants(turn)))
     return frames, at

@@ -398,6 +398,7 @@ async def test_a_dead_channel_layer_delays_the_view_by_the_slow_poll(
 ) -> None:
     await live.stop()
     await get_channel_layer().close()
+    events.stop()
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": f"{__name__}.DeadLayer"}}
     client = await LiveClient(turn.conversation_id, token).connect()
     await client.next()
