@@ -73,7 +73,7 @@ def outlast_the_lease(server: Postgres) -> None:
     server.stop()
     end = monotonic() + 1.4 * LEASE_SECONDS
     while monotonic() < end:
-        sleep(0.1)
+        sleep(0.1)  # time: the outage has to outlast the lease
     server.start()
 
 

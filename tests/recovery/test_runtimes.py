@@ -221,7 +221,7 @@ def test_a_loop_that_does_not_tick_is_not_renewed_and_one_that_ticks_again_is(
     monkeypatch.setattr(bounds, "LOOP_TICK_MAX_AGE_SECONDS", 0.5)
     keeper = start(watch_loop=True)
     wait_until(lambda: not keeper._loop_turns(), "the tick is old")
-    time.sleep(bounds.RENEW_SECONDS / 4)  # a renewal may be under way
+    time.sleep(bounds.RENEW_SECONDS / 4)  # time: a renewal may be under way
     before = row(keeper)
     quiet = threading.Event()
     assert not quiet.wait(2 * bounds.RENEW_SECONDS)

@@ -201,7 +201,7 @@ async def until_blocked(database_url: str) -> None:
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as look:
         async with asyncio.timeout(4.0):
             while (await (await look.execute(waiting)).fetchone()) == (0,):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # time: look again
 
 
 async def test_a_reconnect_at_any_cursor_goes_on_without_loss_or_repeat(
