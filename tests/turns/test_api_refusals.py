@@ -375,6 +375,7 @@ def test_our_own_failure_tells_nothing_of_it(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """behaviour A4"""
+
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the secret of the failure")
 

@@ -308,6 +308,7 @@ async def test_an_ended_turn_stays_as_it_is_while_the_next_one_answers(
 
 async def test_an_error_of_our_own_ends_the_turn_as_internal(model: Simulator) -> None:
     """behaviour A5: whatever is raised, the code is one of ours and never unknown"""
+
     class Broken:
         api = "responses"
 

@@ -117,6 +117,7 @@ async def test_a_result_is_kept() -> None:
 
 async def test_a_result_of_50_megabytes_ends_the_step_with_a_bound_code() -> None:
     """failure H40"""
+
     async def call(_: Invocation[Any]) -> str:
         return "x" * 50_000_000
 
