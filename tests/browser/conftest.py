@@ -76,9 +76,11 @@ def environment(process_environment: dict[str, str], model: Simulator) -> dict[s
 def web(environment: dict[str, str], tmp_path: Path) -> Iterator[Web]:
     """The web process."""
     running = Web(environment, tmp_path / "web.log")
-    running.start()
-    yield running
-    running.kill()
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
 
 
 @pytest.fixture
