@@ -38,8 +38,10 @@ def test_a_message_survives_a_lost_network_and_is_asked_once(person: Person, los
 
     person.page.route("**/turns", lose, times=2)
     person.open("/new/")
-    person.ask("Once, please")
-    expect(person.box).to_have_value("")
+    with person.page.expect_response(lambda answer: answer.url.endswith("/turns")) as last:
+        person.ask("Once, please")
+        expect(person.box).to_have_value("")
+    assert last.value.status == (202 if lost == "request" else 200)
     person.expect_look("queued")
     expect(person.questions).to_have_text(["Once, please"])
     expect(person.unsent).to_have_count(0)
