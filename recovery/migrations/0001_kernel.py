@@ -6,6 +6,7 @@ import django.db.models.lookups
 import pgtrigger.compiler
 import pgtrigger.migrations
 import recovery.constraints
+import recovery.operations
 import uuid
 from django.db import migrations, models
 
@@ -18,6 +19,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        recovery.operations.DropUnusedTriggerFunctions(),
         migrations.CreateModel(
             name='RecoveryFailure',
             fields=[

@@ -8,6 +8,7 @@ import django.db.models.lookups
 import pgtrigger.compiler
 import pgtrigger.migrations
 import recovery.constraints
+import recovery.operations
 from django.conf import settings
 from django.db import migrations, models
 
@@ -21,6 +22,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        recovery.operations.DropUnusedTriggerFunctions(),
         migrations.CreateModel(
             name='ProviderStep',
             fields=[

@@ -1,0 +1,164 @@
+"""Migrations go back to nothing and forward again, with rows, and leave nothing over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.db.migrations.loader import MigrationLoader
+from psycopg import sql
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+APPS: Final = ("turns", "recovery")
+ROWS: Final = 1_000
+
+# Every table of the product, filled behind the models' backs; `n` counts from 1.
+FILL: Final = """
+    INSERT INTO auth_user (id, username, password, first_name, last_name, email, is_superuser,
+        is_staff, is_active, date_joined)
+    SELECT n, 'u' || n, '', '', '', '', false, false, true, now()
+    FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_conversation (id, owner_id, title, revision)
+    SELECT n, n, '', 1 FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_message (id, conversation_id, role, state, text, digest, finished_at)
+    SELECT n, n, 'user', 'complete', 'Why?', 'd', now() FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_message (id, conversation_id, role, state, text, digest)
+    SELECT {rows} + n, n, 'assistant', 'streaming', '', '' FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_turn (id, conversation_id, user_message_id, assistant_message_id, state,
+        error_code, request_digest, model, limits, owner, generation, claim_token, write_mark,
+        attempts, queue_deadline_at, next_dispatch_at, dispatch_count, claimed_at, deadline_at,
+        late_bytes, late_digest)
+    SELECT n, n, n, {rows} + n, 'running', '', 'd', 'm', '{{}}', gen_random_uuid(), 1,
+        gen_random_uuid(), 1::bigint << 32, 1, now(), now(), 0, now(), now(), 0, ''
+    FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_receipt (turn_id, generation, state, error_code, provider_api, model,
+        instructions_digest, input_digest, tools_digest, message_count, byte_count)
+    SELECT n, 1, 'captured', '', 'a', 'm', 'd', 'd', 'd', 1, 1
+    FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_providerstep (id, turn_id, generation, sequence, state, error_code, model,
+        request_digest, request_bytes, offers_tools, anomaly_count)
+    SELECT n, n, 1, 1, 'started', '', 'm', 'd', 1, true, 0 FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_toolstep (turn_id, provider_step_id, generation, sequence, state,
+        error_code, call_id, item_id, name, effect, arguments, arguments_digest, invocation_key,
+        result, result_digest, result_bytes)
+    SELECT n, n, 1, 1, 'requested', '', 'c', '', 't', 'read', '', 'd', gen_random_uuid(), '',
+        '', 0 FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_textchunk (turn_id, generation, seq, text)
+    SELECT n, 1, 1, 'text' FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_note (owner_id, text, invocation_key)
+    SELECT n, 'note', gen_random_uuid() FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_apitoken (user_id, digest) SELECT n, n FROM generate_series(1, {rows}) n;
+    INSERT INTO turns_webhookaddress (owner_id, url)
+    SELECT n, 'u' FROM generate_series(1, {rows}) n;
+    INSERT INTO recovery_runtime (id, role, host_id, host, pid, boot_id, lease_expires_at,
+        stop_reason)
+    SELECT gen_random_uuid(), 'worker', 'h', 'h', 1, 'b', now(), ''
+    FROM generate_series(1, {rows}) n;
+    INSERT INTO recovery_pulse (id, last_at, unbroken_since) VALUES (1, now(), now());
+    INSERT INTO recovery_recoveryevent (kind, row_id, cause, action, generation, error_code)
+    SELECT 'turns', n, 'runtime_lost', 'interrupted', 1, 'runtime_lost'
+    FROM generate_series(1, {rows}) n;
+    INSERT INTO recovery_recoveryfailure (kind, row_id, error_code, reason, failed_count,
+        skipped_count) SELECT 'turns', n, '', '', 1, 0 FROM generate_series(1, {rows}) n;
+    INSERT INTO recovery_releaseswitch (kind, state) VALUES ('turns', 'open');
+"""
+OURS: Final = """
+    SELECT 'table ' || relname FROM pg_class
+    WHERE relkind IN ('r', 'S') AND (relname LIKE 'turns_%' OR relname LIKE 'recovery_%')
+    UNION ALL SELECT 'trigger ' || tgrelid::regclass || ' ' || tgname || ' '
+        || pg_get_triggerdef(oid)
+    FROM pg_trigger WHERE NOT tgisinternal
+    UNION ALL SELECT 'function ' || proname || ' ' || prosrc
+    FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+    ORDER BY 1
+"""
+
+
+class Database:
+    """A database of its own, and what migrations make of it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def migrate(self, *target: str) -> None:
+        """Run `manage.py migrate` in a process of its own."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", "migrate", "--verbosity", "0", *target],
+            env={**os.environ, "DATABASE_URL": self.url, "DIRECT_DATABASE_URL": ""},
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def ours(self) -> list[str]:
+        """Return our tables, sequences, triggers and functions, as the catalogue has them."""
+        with psycopg.connect(self.url) as session:
+            return [row[0] for row in session.execute(OURS).fetchall()]
+
+    def execute(self, statements: str) -> None:
+        with psycopg.connect(self.url) as session:
+            session.execute(statements.encode())
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """An empty database on the server of this test's."""
+    name = f"holdfast_migrations_{uuid4().hex[:12]}"
+    with psycopg.connect(database_url, autocommit=True) as session:
+        session.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield Database(f"{database_url.rsplit('/', 1)[0]}/{name}")
+        finally:
+            session.execute(
+                sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
+            )
+
+
+@pytest.mark.timeout(300)
+def test_with_rows_in_every_table_migrations_go_back_to_nothing_and_forward_again(
+    database: Database,
+) -> None:
+    """failure H81"""
+    nothing = database.ours()
+    database.migrate()
+    made = database.ours()
+    database.execute(FILL.format(rows=ROWS))
+    for app in APPS:
+        database.migrate(app, "zero")
+    assert database.ours() == nothing
+    database.migrate()
+    assert database.ours() == made
+
+
+@pytest.mark.timeout(300)
+def test_each_migration_can_be_taken_back_alone_and_leaves_nothing_over(
+    database: Database,
+) -> None:
+    """failure H82"""
+    names = {
+        app: sorted(
+            name for label, name in MigrationLoader(None).disk_migrations if label == app
+        )
+        for app in APPS
+    }
+    database.migrate()
+    made = database.ours()
+    for app in APPS:
+        for before, name in zip(names[app], names[app][1:], strict=False):
+            database.migrate(app, name)
+            at_it = database.ours()
+            database.migrate(app, before)
+            database.migrate(app, name)
+            assert database.ours() == at_it, f"{app} {name}"
+        database.migrate()
+    assert database.ours() == made
