@@ -8,6 +8,7 @@ fit are sent, at most 32 and 96 KiB; a call and its result are kept or left out 
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -42,6 +43,9 @@ REPORT_INSTRUCTIONS: Final = (
 # A result of the turn at work is cut to no less than this before anything is left out.
 RESULT_MIN_BYTES: Final = 512
 CUT_MARK: Final = "\n[cut: {bytes} bytes in all]"
+# what OpenAI documents for the name of a function, and others copy
+NAME_MAX_CHARS: Final = 64
+_NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,20 +259,27 @@ class _Calls:
         told = 0
         for step in self.steps[turn.pk] if turn else ():
             if step.text_length is not None and step.text_length > told:
-                if words := text[told : step.text_length]:
+                words = text[told : step.text_length]
+                if words.strip():  # some services refuse a blank message
                     yield AssistantText(words)
                 told = step.text_length
             for tool in self.tools[step.pk]:
                 yield _pair(tool)
-        if rest := text[told:]:
+        rest = text[told:]
+        if rest.strip():
             yield AssistantText(rest)
 
 
 def _pair(step: ToolStep) -> Pair:
     return Pair(
-        FunctionCall(step.call_id, step.name, _json_object(step.arguments)),
+        FunctionCall(step.call_id, _function_name(step.name), _json_object(step.arguments)),
         FunctionResult(step.call_id, outcome_told(step)),
     )
+
+
+def _function_name(name: str) -> str:
+    """Return the name as a service takes it back: a model may call what nobody offered it."""
+    return _NOT_IN_A_NAME.sub("_", name)[:NAME_MAX_CHARS] or "_"
 
 
 def _json_object(arguments: str) -> str:

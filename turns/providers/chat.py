@@ -74,16 +74,21 @@ def _tool(tool: ToolSchema) -> dict[str, Any]:
 def _messages(instructions: str, items: Iterable[Item]) -> list[dict[str, Any]]:
     """Return the history as messages.
 
-    The calls of one response, and the text before them, are one assistant message: templates
-    of local models insist that roles take turns.
+    The calls of one response, and the text before them, are one assistant message; so are two
+    texts in a row. Two questions in a row (the answer between them broke off before its first
+    word) are one of the person's. Templates of local models insist that roles take turns.
     """
     messages: list[dict[str, Any]] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
     for item in items:
         match item:
+            case UserText(text) if messages and messages[-1]["role"] == "user":
+                messages[-1]["content"] += f"\n\n{text}"
             case UserText(text):
                 messages.append({"role": "user", "content": text})
+            case AssistantText(text) if messages and messages[-1]["role"] == "assistant":
+                messages[-1]["content"] += text
             case AssistantText(text):
                 messages.append({"role": "assistant", "content": text})
             case FunctionCall():
