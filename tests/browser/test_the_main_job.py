@@ -173,6 +173,7 @@ def test_the_tools_an_answer_used_are_shown_with_how_they_ended(
 def test_a_message_sent_while_an_answer_is_written_waits_for_its_end(
     person: Person, start_worker: WorkerStarter, model: Simulator
 ) -> None:
+    """behaviour AD1"""
     model.script(stalled("One."), answer("Two."))
     start_worker()
     person.open("/new/")

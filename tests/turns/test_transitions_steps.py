@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -299,15 +300,25 @@ class TestOutcomes:
         with pytest.raises(IllegalTransition):
             transitions.finish_tool_step(fence, tool.pk, ToolStep.State.SUCCEEDED)
 
+    @pytest.mark.parametrize(
+        "whole",
+        [
+            "é" * bounds.TOOL_RESULT_MAX_BYTES,
+            json.dumps(["🛶" * 650] * 500, ensure_ascii=False),
+        ],
+        ids=["one word", "500 items, 20 times the bound"],
+    )
     def test_a_result_past_its_bound_is_cut_with_a_mark(
-        self, fence: Fence, tool: ToolStep
+        self, fence: Fence, tool: ToolStep, whole: str
     ) -> None:
-        whole = "é" * bounds.TOOL_RESULT_MAX_BYTES
+        """failures H39, H41: between characters, with a mark that says how much there was"""
         done = run(fence, tool, whole)
 
         assert len(done.result.encode()) <= bounds.TOOL_RESULT_MAX_BYTES
-        assert done.result.endswith(f"[cut: the result was {len(whole.encode())} bytes]")
-        assert (done.result_bytes, done.result_digest) == (131_072, digest(whole))
+        kept, mark = done.result.rsplit("\n", 1)
+        assert whole.startswith(kept)
+        assert mark == f"[cut: the result was {len(whole.encode())} bytes]"
+        assert (done.result_bytes, done.result_digest) == (len(whole.encode()), digest(whole))
 
     def test_a_failure_has_a_code(self, fence: Fence, tool: ToolStep) -> None:
         transitions.start_tool_step(fence, tool.pk)
