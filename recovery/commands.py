@@ -1,4 +1,4 @@
-"""The bases of `recover_turns` and its siblings, and of `pause` and `resume`."""
+"""The bases of the commands people run: `recover_turns` and its siblings, `pause`, `resume`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,25 @@ EXIT_UNSETTLED: Final = 1
 EXIT_USAGE: Final = 2
 
 
-class RecoverCommand(BaseCommand):
+class OperatorCommand(BaseCommand):
+    """Says in one line that the database is away; `--traceback` shows the rest."""
+
+    requires_system_checks = []
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Run the command."""
+        try:
+            return super().execute(*args, **options)
+        except DatabaseError as error:
+            if not is_away(error):
+                raise
+            raise CommandError(f"the database is away: {describe(error)}") from error
+
+
+class RecoverCommand(OperatorCommand):
     """Recovers one kind of row now, by the same function as the periodic sweep."""
 
     kind: ClassVar[str]
-    requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options shared by all recover commands."""
@@ -108,10 +122,8 @@ def _sentence(report: RecoveryReport, *, dry_run: bool) -> str:
     )
 
 
-class ReleaseCommand(BaseCommand):
+class ReleaseCommand(OperatorCommand):
     """Sets the release switch of some kinds of work."""
-
-    requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the kinds."""

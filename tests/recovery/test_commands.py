@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from django.core.management import CommandError, call_command
 
+from config.embedded.postgres import free_port
 from recovery import runner
 from recovery.commands import RecoverCommand
 from recovery.models import RecoveryEvent
@@ -156,3 +157,17 @@ def test_watch_goes_on_until_it_is_interrupted(process_environment: dict[str, st
         assert watching.poll() is None
         watching.send_signal(signal.SIGINT)
         assert watching.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["recover_turns", "--watch"], ["pause"], ["create_token", "somebody"]],
+    ids=" ".join,
+)
+def test_a_database_that_is_away_is_told_in_one_line(
+    process_environment: dict[str, str], arguments: list[str]
+) -> None:
+    away = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
+    done = manage(process_environment | {"DATABASE_URL": away}, *arguments)
+    assert done.returncode == 1
+    assert done.stderr == "CommandError: the database is away: OperationalError\n"

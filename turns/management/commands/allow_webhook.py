@@ -6,9 +6,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.contrib.auth import get_user_model
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
+from recovery.commands import OperatorCommand
 from turns import bounds
 from turns.models import WebhookAddress
 from turns.transitions.conversations import is_storable, lock_person
@@ -16,14 +17,13 @@ from turns.transitions.conversations import is_storable, lock_person
 EXIT_USAGE = 2
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """Keeps the list of addresses a person's turns may send to."""
 
     help = (
         "Allow the tool webhook_post, in the turns of USER, to POST to exactly URL "
         f"(at most {bounds.WEBHOOK_ADDRESSES_PER_OWNER} addresses a person)."
     )
-    requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take who and where to."""

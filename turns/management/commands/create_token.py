@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from recovery.commands import OperatorCommand
 from turns.tokens import create_token
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """Makes a token and shows it once; only its digest is kept."""
 
     help = (
         "Make an API token for USER (a username) and print it as the last word of the last "
         "line. It is shown this once: only its digest is kept."
     )
-    requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take whose token it is."""
