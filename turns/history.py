@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
-from django.conf import settings
-
 from recovery.bounds import cut_utf8
 from recovery.errors import ErrorCode
 from turns import bounds
@@ -27,19 +25,10 @@ from turns.providers.types import (
     FunctionResult,
     Item,
     TextRequest,
-    ToolSchema,
     UserText,
 )
 from turns.transitions import RequestFacts
 
-INSTRUCTIONS: Final = (
-    "You are a helpful assistant in a chat. Answer in the language of the person, shortly and "
-    "to the point. Use Markdown where it helps. Say so when you do not know."
-)
-# The last request of a turn that has used up its calls.
-REPORT_INSTRUCTIONS: Final = (
-    "You can call no more tools. Tell the person what you found or did, and what is missing."
-)
 # A result of the turn at work is cut to no less than this before anything is left out.
 RESULT_MIN_BYTES: Final = 512
 CUT_MARK: Final = "\n[cut: {bytes} bytes in all]"
@@ -89,31 +78,6 @@ class Said:
     def without_calls(self) -> Said:
         """Return the words alone."""
         return Said(tuple(part for part in self.parts if not isinstance(part, Pair)))
-
-
-def next_request(
-    turn_id: int, *, step: int, tools: Sequence[ToolSchema], provider_api: str
-) -> tuple[TextRequest, RequestFacts]:
-    """Return the request of the turn's provider step number `step`, and what is recorded of it.
-
-    Everything comes from committed rows; the model is the one the turn was admitted with. A
-    later step without tools is the last one, and asks for a report.
-    """
-    turn = Turn.objects.get(pk=turn_id)
-    history = read(turn, max_bytes=settings.LLM_CONTEXT_BYTES)
-    instructions = INSTRUCTIONS
-    if step > 1 and not tools:
-        instructions = f"{INSTRUCTIONS}\n{REPORT_INSTRUCTIONS}"
-    request = TextRequest(
-        model=turn.model,
-        instructions=instructions,
-        items=history.items,
-        tools=tuple(tools),
-        step=step,
-    )
-    return request, facts(
-        request, provider_api=provider_api, message_count=history.message_count
-    )
 
 
 def read(turn: Turn, *, max_bytes: int = bounds.HISTORY_MAX_BYTES) -> History:

@@ -19,6 +19,10 @@ INSTRUCTIONS: Final = (
     "Use a tool only when it helps. If a tool's result says that its outcome is unknown, say "
     "so and do not call it again unless the person asks."
 )
+# Added to the last request of a turn that has used up its calls.
+REPORT_INSTRUCTIONS: Final = (
+    "You can call no more tools. Tell the person what you found or did, and what is missing."
+)
 # For the small model that runs on this machine, which knows no tools and rambles.
 LOCAL_INSTRUCTIONS: Final = "You are a helpful assistant. Answer briefly."
 LOCAL_OUTPUT_TOKENS: Final = 512
@@ -45,16 +49,22 @@ class Requests:
     def build(
         self, turn_id: int, *, step: int, provider_api: str, offer_tools: bool
     ) -> tuple[TextRequest, RequestFacts]:
-        """Return the request of provider step `step`, and what is recorded of it."""
+        """Return the request of provider step `step`, and what is recorded of it.
+
+        One that offers no tools where others did is the last, and asks for a report.
+        """
         tools = self.tools if offer_tools else ()
-        overhead = len(self.instructions.encode()) + sum(
+        instructions = self.instructions
+        if not offer_tools:
+            instructions = f"{instructions}\n{REPORT_INSTRUCTIONS}"
+        overhead = len(instructions.encode()) + sum(
             len(json.dumps(asdict(tool))) for tool in tools
         )
         turn = Turn.objects.get(pk=turn_id)
         told = history.read(turn, max_bytes=self.context_bytes - overhead)
         request = TextRequest(
             model=turn.model,
-            instructions=self.instructions,
+            instructions=instructions,
             items=told.items,
             tools=tools,
             parallel_tool_calls=True,

@@ -20,6 +20,7 @@ from tests.support.serving import provider_steps, receipt_of, serving, tool_step
 from tests.support.turns import text_of
 from turns import bounds
 from turns.models import ToolStep, Turn
+from turns.requests import REPORT_INSTRUCTIONS
 from turns.tools.registry import Arguments, Effect, Invocation, Tool
 from turns.transitions import request_cancel
 
@@ -126,6 +127,10 @@ async def test_the_seventeenth_call_is_stored_failed_and_one_last_request_asks_f
     assert model.posts == 18
     assert "count" in offered(model, 16)
     assert offered(model, 17) == []
+    asked = [request.json["instructions"] for request in model.requests()]
+    assert [REPORT_INSTRUCTIONS in instructions for instructions in asked] == [
+        *[False] * 17, True
+    ]  # fmt: skip
 
 
 async def test_a_model_that_calls_tools_in_its_last_request_ends_the_turn(

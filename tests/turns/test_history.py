@@ -9,7 +9,6 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest_django import Settings
 
 from recovery.errors import ErrorCode
 from tests import factories as make
@@ -21,9 +20,12 @@ from turns.providers.types import (
     FunctionCall,
     FunctionResult,
     Item,
+    TextRequest,
     ToolSchema,
     UserText,
 )
+from turns.requests import REPORT_INSTRUCTIONS, Requests
+from turns.transitions import RequestFacts
 
 
 def require_valid(items: tuple[Item, ...]) -> None:
@@ -197,31 +199,34 @@ class TestReading:
 
         assert told(next_turn(conversation, "And?")) == (UserText("Why?"), UserText("And?"))
 
-    def test_the_request_is_recorded_without_its_words(self, settings: Settings) -> None:
-        """behaviour C1, E1"""
-        settings.LLM_CONTEXT_BYTES = 4_096
+    def test_the_request_is_recorded_without_its_words(self) -> None:
+        """behaviours C1, E1"""
         turn = make.TurnFactory.create(
             running=True, model="model-a", user_message__text="private words"
         )
         tool = ToolSchema("search_history", "Search.", {"type": "object"})
-        request, facts = history.next_request(
-            turn.pk, step=1, tools=[tool], provider_api="responses"
-        )
+        building = Requests("Be brief.", 4_096, None, (tool,))
 
+        def build() -> tuple[TextRequest, RequestFacts]:
+            return building.build(turn.pk, step=1, provider_api="responses", offer_tools=True)
+
+        request, facts = build()
+        assert request.instructions == "Be brief."
         assert (request.model, request.items) == ("model-a", (UserText("private words"),))
         assert (facts.model, facts.message_count, facts.offers_tools) == ("model-a", 1, True)
         assert "private" not in repr(facts)
-        again = history.next_request(turn.pk, step=1, tools=[tool], provider_api="responses")
-        assert again == (request, facts)
+        assert build() == (request, facts)
 
     def test_the_last_request_offers_no_tools_and_asks_for_a_report(self) -> None:
         """behaviour C4"""
         turn = make.TurnFactory.create(running=True)
-        request, facts = history.next_request(
-            turn.pk, step=17, tools=[], provider_api="responses"
+        tool = ToolSchema("search_history", "Search.", {"type": "object"})
+        request, facts = Requests("Be brief.", 4_096, None, (tool,)).build(
+            turn.pk, step=17, provider_api="responses", offer_tools=False
         )
 
-        assert history.REPORT_INSTRUCTIONS in request.instructions
+        assert REPORT_INSTRUCTIONS in request.instructions
+        assert request.tools == ()
         assert not facts.offers_tools
 
 
