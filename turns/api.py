@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 
 from django.http import HttpRequest
 from ninja import Path, Query, Router, Schema, Status
-from pydantic import Field, StrictStr
+from pydantic import BaseModel, Field, StrictStr
 
 from recovery.errors import ErrorCode, Refused
 from recovery.executor import in_thread
@@ -44,27 +44,32 @@ UNKNOWN = {404: Problem}
 ASKED_WRONGLY = {400: Problem, 422: Problem}
 
 
-class NewConversation(Schema):
+class Asked(BaseModel):
+    """A body: a JSON object. Ninja's own base would read the attributes of any other value,
+    such as a string's method `title`."""
+
+
+class NewConversation(Asked):
     """A conversation to begin."""
 
     title: StrictStr = ""
     client_key: ClientKey = None
 
 
-class Title(Schema):
+class Title(Asked):
     """A conversation's new title."""
 
     title: StrictStr
 
 
-class Question(Schema):
+class Question(Asked):
     """What a person says: 8,000 bytes of UTF-8 at most."""
 
     text: StrictStr
     client_key: ClientKey = None
 
 
-class Words(Schema):
+class Words(Asked):
     """A message's corrected words."""
 
     text: StrictStr

@@ -254,6 +254,25 @@ def test_bodies_that_are_not_understood_are_refused(
 
 
 @pytest.mark.parametrize(
+    "body", ["null", "[]", "[null]", "5", "true", '"x"', '[["title", "x"]]']
+)
+@pytest.mark.parametrize(
+    ("method", "path"), [(method, path) for method, path, body in ENDPOINTS if body is not None]
+)
+def test_a_body_is_a_json_object(
+    client: Client, turn: Turn, method: str, path: str, body: str
+) -> None:
+    """A string has a method `title`, which is no title."""
+    before = rows()
+    filled = path.format(
+        conversation=turn.conversation_id, turn=turn.pk, message=turn.user_message_id
+    )
+    answer = client.generic(method, f"/api/v1{filled}", body, content_type="application/json")
+    assert refusal(answer) == (422, "invalid_request")
+    assert rows() == before
+
+
+@pytest.mark.parametrize(
     ("path", "field", "value"),
     [
         ("/conversations", "title", "x" * 201),
