@@ -11,11 +11,12 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 import structlog
 from django.conf import settings
 from django.db import Error as DatabaseError
+from django.utils.http import is_same_domain
 
 from recovery.executor import in_thread
 from turns import bounds, credentials, live
@@ -131,7 +132,20 @@ def _is_own_page(headers: Headers) -> bool:
             host = value.decode("latin-1")
     if origin is None:
         return True
-    return (
-        urlsplit(origin.lower()).netloc == (host or "").lower()
-        or origin in settings.CSRF_TRUSTED_ORIGINS
+    try:
+        asked = urlsplit(origin.lower())
+    except ValueError:
+        return False
+    return asked.netloc == (host or "").lower() or any(
+        _is_trusted(asked, trusted.lower()) for trusted in settings.CSRF_TRUSTED_ORIGINS
     )
+
+
+def _is_trusted(origin: SplitResult, trusted: str) -> bool:
+    """Whether `trusted` names the origin, as `https://host` or for all below it with `*.`."""
+    scheme, _, host = trusted.partition("://")
+    if scheme != origin.scheme:
+        return False
+    if host.startswith("*."):
+        return is_same_domain(origin.netloc, host[1:])
+    return host == origin.netloc

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from importlib import import_module
 from typing import Final
 
@@ -21,6 +20,7 @@ from django.contrib.auth import (
 )
 from django.contrib.sessions.models import Session
 from django.db.models.functions import Now
+from django.http import parse_cookie
 from django.utils.crypto import constant_time_compare
 
 from turns.models import ApiToken
@@ -76,11 +76,10 @@ def of_headers(headers: Iterable[tuple[bytes, bytes]]) -> Credential | None:
             return of_bearer(value.decode("latin-1"))
         if name == b"cookie":
             cookies.append(value.decode("latin-1"))
-    try:
-        morsel = SimpleCookie("; ".join(cookies)).get(settings.SESSION_COOKIE_NAME)
-    except CookieError:
-        return None
-    return of_session(morsel.value) if morsel is not None else None
+    # Read as Django reads them for HTTP: whatever else shares the host's name sets cookies too,
+    # and the standard library gives up on all of them at the first it does not like.
+    session_key = parse_cookie("; ".join(cookies)).get(settings.SESSION_COOKIE_NAME)
+    return of_session(session_key) if session_key else None
 
 
 def still_valid(shown: Iterable[Credential]) -> set[Credential]:

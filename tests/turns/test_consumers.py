@@ -642,6 +642,51 @@ async def test_a_session_opens_its_own_page_and_no_other_site_does(turn: Turn) -
     assert other.close_code == 1000
 
 
+@pytest.mark.parametrize(
+    "beside",
+    ['prefs={"theme": "dark"}', "a[b]=1", "no value", "path=/", "$Version=1", "x=\xe9", "=;;"],
+)
+async def test_what_other_cookies_say_does_not_sign_anybody_out(
+    turn: Turn, beside: str
+) -> None:
+    """Cookies know no ports: whatever else runs on the machine adds its own."""
+    browser = await in_thread(sign_in, turn.conversation.owner)
+    own = f"{settings.SESSION_COOKIE_NAME}={browser.cookies['sessionid'].value}"
+    for cookie in (f"{beside}; {own}", f"{own}; {beside}"):
+        client = await LiveClient(turn.conversation_id, {"cookie": cookie}).connect()
+        assert (await client.next())["type"] == "snapshot"
+        await client.leave()
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_ours"),
+    [
+        ("https://page.example", True),
+        ("HTTPS://Page.Example", True),
+        ("https://a.b.example", True),
+        ("http://page.example", False),
+        ("http://a.b.example", False),
+        ("https://b.example", True),
+        ("https://b.example:8443", False),
+        ("https://xb.example", False),
+        ("https://page.example:8443", False),
+        ("null", False),
+        ("http://[", False),
+        ("", False),
+    ],
+)
+async def test_an_origin_is_trusted_as_for_other_requests(
+    turn: Turn, token: dict[str, str], settings: Settings, origin: str, is_ours: bool
+) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = ["https://page.example", "https://*.b.example"]
+    client = await LiveClient(turn.conversation_id, {**token, "origin": origin}).connect()
+    if is_ours:
+        assert (await client.next())["type"] == "snapshot"
+        await client.leave()
+    else:
+        assert client.close_code == 1000
+
+
 @pytest.mark.parametrize("how", ["token", "sign_out", "expiry", "password", "deactivation"])
 async def test_a_view_is_closed_when_its_permission_is_taken_back(
     turn: Turn, token: dict[str, str], how: str
