@@ -35,6 +35,7 @@ SEND_TIMEOUT_SECONDS: Final = 5.0
 # A channel layer that is down is said once in this time, not fifty times a second.
 COMPLAINT_SECONDS: Final = 10.0
 EXIT_FLUSH_SECONDS: Final = 1.0
+RESTART_SECONDS: Final = 1.0
 
 
 def announce(conversation_id: int) -> None:
@@ -94,6 +95,7 @@ class _Sender:
         self._wake: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
 
     def add(self, conversation_ids: Iterable[int]) -> None:
         with self._state:
@@ -119,6 +121,7 @@ class _Sender:
     def stop(self, timeout_seconds: float) -> None:
         """Send what waits and end the thread, its loop and its connection in good order."""
         self.flush(timeout_seconds)
+        self._ending.set()
         if self._thread is not None and self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
             self._thread.join(timeout_seconds)
@@ -129,8 +132,18 @@ class _Sender:
         self._thread = thread
 
     def _run(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            asyncio.run(self._send_for_ever())
+        complained = False
+        while not self._ending.wait(RESTART_SECONDS if complained else 0.0):
+            try:
+                # An event loop takes descriptors, and the process may be out of them now.
+                with asyncio.Runner() as runner:
+                    runner.run(self._send_for_ever())
+            except asyncio.CancelledError:
+                return
+            except Exception as error:
+                if not complained:
+                    log.warning("events.not_sent", exc_info=error, dropped=self._dropped)
+                complained = True
 
     async def _send_for_ever(self) -> None:
         wake = asyncio.Event()

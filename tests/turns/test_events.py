@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -127,6 +128,27 @@ async def test_hints_reach_another_event_loop_through_the_real_layer() -> None:
     async with asyncio.timeout(SECONDS):
         assert await layer.receive(channel) == {"type": "hint", "c": [11]}
     await layer.close()
+
+
+def test_hints_resume_when_a_process_out_of_descriptors_has_some_again(
+    sent: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+    make = asyncio.new_event_loop
+
+    def out_of_descriptors() -> asyncio.AbstractEventLoop:
+        if not refused.is_set():
+            refused.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return make()
+
+    monkeypatch.setattr(asyncio.events, "new_event_loop", out_of_descriptors)
+    monkeypatch.setattr(events, "RESTART_SECONDS", 0.01)
+    events.announce(1)
+    assert refused.wait(SECONDS)
+    events.announce(2)
+    assert events.flush(SECONDS)
+    assert sorted(one for envelope in sent for one in envelope) == [1, 2]
 
 
 def test_a_forked_process_sends_its_own_hints(sent: list[list[int]]) -> None:
