@@ -19,7 +19,8 @@ import structlog
 from channels.exceptions import ChannelFull
 from channels.layers import BaseChannelLayer
 from django.conf import settings
-from django.db import connections
+
+from recovery.connections import session_parameters
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +32,15 @@ BATCH_MAX_ITEMS: Final = 100
 KNOWN_SENDERS_MAX_ITEMS: Final = 1_024
 RECONNECT_FIRST_SECONDS: Final = 0.1
 RECONNECT_MAX_SECONDS: Final = 2.0
+
+# A listener says nothing by itself: without these it waits for hours on a peer that vanished.
+KEEPALIVES: Final[dict[str, Any]] = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 3,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
 
 NOTIFY: Final = "SELECT pg_notify(%s, t) FROM unnest(%s::text[]) t"
 
@@ -44,18 +54,16 @@ class HintTooLarge(ValueError):
 
 async def connect() -> Connection:
     """Return a connection of our own to the default database, around a pooler."""
-    arguments: dict[str, Any] = {"autocommit": True, "application_name": "holdfast-hints"}
+    own: dict[str, Any] = {
+        "autocommit": True,
+        "application_name": "holdfast-hints",
+        "prepare_threshold": None,
+    }
     if settings.DIRECT_DATABASE_URL:
-        return await psycopg.AsyncConnection.connect(settings.DIRECT_DATABASE_URL, **arguments)
-    described = connections["default"].settings_dict
-    return await psycopg.AsyncConnection.connect(
-        dbname=described["NAME"],
-        user=described["USER"],
-        password=described["PASSWORD"],
-        host=described["HOST"],
-        port=described["PORT"],
-        **{**described["OPTIONS"], **arguments},
-    )
+        return await psycopg.AsyncConnection.connect(
+            settings.DIRECT_DATABASE_URL, **own, **KEEPALIVES
+        )
+    return await psycopg.AsyncConnection.connect(**{**session_parameters(), **own})
 
 
 class NotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # untyped

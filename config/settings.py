@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import django_stubs_ext
 import environ
+import psycopg
 from django.core.exceptions import ImproperlyConfigured
+from psycopg.conninfo import conninfo_to_dict
 
 from config.embedded.paths import Home
 from config.embedded.secrets import secret
@@ -17,7 +19,16 @@ from config.embedded.secrets import secret
 django_stubs_ext.monkeypatch()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-env = environ.Env()
+
+
+class _Environment(environ.Env):  # type: ignore[misc]  # untyped
+    """The environment, in which a variable set to nothing is as good as unset: that is how
+    unit files and compose files leave one out."""
+
+    ENVIRON = {name: value for name, value in os.environ.items() if value}
+
+
+env = _Environment()
 
 # --- The environment --------------------------------------------------------------------------
 
@@ -67,11 +78,30 @@ def _running_embedded_url() -> str:
         return "postgresql://holdfast@127.0.0.1:1/holdfast"
 
 
+CONNECTION_KEYS = {
+    "NAME": "dbname",
+    "USER": "user",
+    "PASSWORD": "password",
+    "HOST": "host",
+    "PORT": "port",
+}
+
+
 def database(url: str) -> dict[str, object]:
-    """Return Django's description of the PostgreSQL database at `url`."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"postgres", "postgresql"}:
+    """Return Django's description of the PostgreSQL database at `url`.
+
+    The driver's own parser reads it, so that sockets, several hosts and every parameter mean
+    here what they mean to libpq.
+    """
+    if not url.startswith(("postgres://", "postgresql://")):
         raise ImproperlyConfigured("DATABASE_URL must be a postgresql:// address")
+    try:
+        said = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        # The driver's words quote the address, with pieces of its password.
+        raise ImproperlyConfigured(
+            "DATABASE_URL cannot be read; in a password write %2F for /, %40 for @, %25 for %"
+        ) from None
     options: dict[str, object] = {
         "application_name": "holdfast",
         "connect_timeout": 5,
@@ -92,19 +122,16 @@ def database(url: str) -> dict[str, object]:
             "-c idle_in_transaction_session_timeout=5s -c lock_timeout=5s"
             " -c statement_timeout=30s"
         )
-    query = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair)
-    options.update({key: unquote(value) for key, value in query.items()})
+    if "options" in said and "options" in options:
+        said["options"] = f"{options['options']} {said['options']}"
+    place = {name: str(said.pop(key, "")) for name, key in CONNECTION_KEYS.items()}
     return {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": unquote(parts.path.lstrip("/")),
-        "USER": unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": unquote(parts.hostname or ""),
-        "PORT": str(parts.port or ""),
+        **place,
         "CONN_MAX_AGE": None,
         "CONN_HEALTH_CHECKS": True,
         "DISABLE_SERVER_SIDE_CURSORS": DATABASE_POOLED,
-        "OPTIONS": options,
+        "OPTIONS": {**options, **said},
     }
 
 
@@ -127,6 +154,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
 ]
 MIDDLEWARE = [
+    "config.health.health",
     "config.api.json_refusals",
     "django.middleware.security.SecurityMiddleware",
     "config.headers.content_security",
@@ -169,7 +197,6 @@ TIME_ZONE = "UTC"
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_SSL_REDIRECT = HTTPS
-SECURE_REDIRECT_EXEMPT = [r"^healthz$"]
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"

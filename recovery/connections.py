@@ -12,11 +12,14 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from django.db import connection
+from django.db import connections as databases
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 # PostgreSQL cuts a name at 63 bytes: "holdfast " + role (16) + " " + uuid (36) is 62.
 NAME_PREFIX: Final = "holdfast"
+# What Django puts in for its own, synchronous use.
+DJANGOS_OWN: Final = frozenset({"cursor_factory", "context", "autocommit", "prepare_threshold"})
 
 _name: str | None = None
 # By the driver's connection, not Django's wrapper: a session that is opened again has no name
@@ -38,6 +41,15 @@ def name_sessions(name: str) -> None:
 def session_name() -> str:
     """Return the name for a session that is not one of Django's."""
     return _name or NAME_PREFIX
+
+
+def session_parameters() -> dict[str, Any]:
+    """Return how Django reaches the database, for a session that is not one of Django's.
+
+    All that the operator said about it: a certificate left out here would keep us away.
+    """
+    described = databases["default"].get_connection_params()
+    return {key: value for key, value in described.items() if key not in DJANGOS_OWN}
 
 
 def keep_name() -> None:

@@ -30,11 +30,11 @@ from uuid import UUID, uuid4
 import psycopg
 import structlog
 from django.conf import settings
-from django.db import connections as databases
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import ReadOnlySqlTransaction
 
 from recovery import bounds, hosts
-from recovery.connections import application_name, name_sessions
+from recovery.connections import application_name, name_sessions, session_parameters
 from recovery.errors import StaleFence
 from recovery.models import ROLE_MAX_CHARS, Runtime
 from recovery.redaction import describe
@@ -52,6 +52,11 @@ LOG_EVERY_FAILURES: Final = 100
 # While the loop's tick is too old, look often: the lease may have little left when it ticks
 # again.
 STALE_LOOP_POLL_SECONDS: Final = 0.1
+
+TIMEOUTS: Final = (
+    "-c statement_timeout=5s -c lock_timeout=5s "
+    "-c idle_in_transaction_session_timeout=5s -c idle_session_timeout=0"
+)
 
 _DRAW_KEY: Final = "SELECT nextval('recovery_runtime_lock_key')"
 # Other software in this database may hold the key by chance: then draw again, never wait for
@@ -327,14 +332,10 @@ def _session_parameters(name: str) -> dict[str, Any]:
         "tcp_user_timeout": 5_000,
         "prepare_threshold": None,
     }
-    if settings.DIRECT_DATABASE_URL or not settings.DATABASE_POOLED:
-        # A pooler takes no options; behind one the timeouts belong to the role.
-        own["options"] = (
-            "-c statement_timeout=5s -c lock_timeout=5s "
-            "-c idle_in_transaction_session_timeout=5s -c idle_session_timeout=0"
-        )
-    if settings.DIRECT_DATABASE_URL:
-        return {"conninfo": settings.DIRECT_DATABASE_URL, **own}
-    described = databases["default"].get_connection_params()
-    wanted = {"dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "service"}
-    return {**{key: value for key, value in described.items() if key in wanted}, **own}
+    direct = settings.DIRECT_DATABASE_URL
+    said = conninfo_to_dict(direct) if direct else session_parameters()
+    if direct or not settings.DATABASE_POOLED:
+        # A pooler takes no options; behind one the timeouts belong to the role. The last word
+        # on an option counts, and what else was said about the session holds.
+        own["options"] = f"{said.get('options', '')} {TIMEOUTS}".strip()
+    return {**said, **own}

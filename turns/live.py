@@ -19,8 +19,8 @@ from typing import Any, Final, LiteralString, TypeVar
 import psycopg
 import structlog
 from channels.layers import get_channel_layer
-from django.db import connections
 
+from recovery.connections import session_parameters
 from recovery.executor import in_thread
 from turns import bounds, credentials, events, frames, projection
 from turns.credentials import Credential
@@ -338,16 +338,8 @@ def _shown_snapshot(text: str, conversation_id: int) -> Shown | None:
 
 
 async def _connect() -> psycopg.AsyncConnection[tuple[Any, ...]]:
-    described = connections["default"].settings_dict
-    return await psycopg.AsyncConnection.connect(
-        dbname=described["NAME"],
-        user=described["USER"],
-        password=described["PASSWORD"],
-        host=described["HOST"],
-        port=described["PORT"],
-        autocommit=True,
-        **{**described["OPTIONS"], "application_name": "holdfast live"},
-    )
+    own = {"autocommit": True, "application_name": "holdfast live"}
+    return await psycopg.AsyncConnection.connect(**{**session_parameters(), **own})
 
 
 _reader: Reader | None = None

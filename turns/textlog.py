@@ -15,11 +15,10 @@ from typing import Final, LiteralString
 
 import psycopg
 import structlog
-from django.db import connections
 from psycopg import AsyncConnection
 
 from recovery.bounds import cut_utf8, storable
-from recovery.connections import session_name
+from recovery.connections import session_name, session_parameters
 from recovery.errors import ErrorCode, StaleFence
 from recovery.fences import Fence
 from recovery.probes import areach
@@ -77,19 +76,8 @@ POISON: Final = (psycopg.DataError, psycopg.IntegrityError, UnicodeError)
 
 async def connect() -> AsyncConnection:
     """Return a session of the log's own, to the same database and under the same name."""
-    described = connections["default"].get_connection_params()
-    # what Django puts in for its own, synchronous use
-    for name in (
-        "cursor_factory",
-        "context",
-        "autocommit",
-        "application_name",
-        "prepare_threshold",
-    ):
-        described.pop(name, None)
-    return await AsyncConnection.connect(
-        **described, autocommit=True, prepare_threshold=None, application_name=session_name()
-    )
+    own = {"autocommit": True, "prepare_threshold": None, "application_name": session_name()}
+    return await AsyncConnection.connect(**{**session_parameters(), **own})
 
 
 class TextLog:

@@ -38,6 +38,8 @@ WORKER_STOP_SECONDS: Final = 30.0
 # Well above the bound of the page's frames, whose consumer then closes with a code that says
 # so.
 WEBSOCKET_MAX_BYTES: Final = 64 * 1024
+# The way to our own children leads through no proxy, whatever the environment names.
+DIRECTLY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ class Stack:
 
     def _page_answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}healthz", timeout=5) as answer:  # noqa: S310
+            with DIRECTLY.open(f"{self.url}healthz", timeout=5) as answer:
                 return bool(answer.status == HTTPStatus.OK)
         except OSError:
             return False
@@ -213,6 +215,10 @@ def _choose_port(wanted: int | None) -> int:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
+        except OverflowError:
+            raise StartFailed(f"there is no port {port}: 0 to 65535") from None
+        except PermissionError:
+            raise StartFailed(f"port {port} needs privileges") from None
         except OSError:
             if wanted is not None:
                 raise StartFailed(f"port {port} is in use") from None

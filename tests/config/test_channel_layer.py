@@ -93,7 +93,7 @@ async def test_reader_and_sender_reconnect_after_their_backends_were_terminated(
     assert (await layer.receive(channel))["n"] == 0
 
     terminated = await asyncio.to_thread(_terminate_hint_backends)
-    assert terminated == 2
+    assert terminated >= 2
 
     async with asyncio.timeout(30):
         number = 0

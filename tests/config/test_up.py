@@ -45,6 +45,35 @@ def installation(make_installation: Callable[..., Installation]) -> Installation
     return make_installation()
 
 
+def test_up_starts_where_a_proxy_is_set_and_the_page_has_another_name(
+    make_installation: Callable[..., Installation],
+) -> None:
+    proxy = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
+    installation = make_installation(
+        LLM_API="responses",
+        LLM_BASE_URL="http://127.0.0.1:9/v1",
+        LLM_MODEL="scripted",
+        ALLOWED_HOSTS="page.example",
+        **proxy,
+    )
+    installation.start()
+    assert installation.get("healthz") == 200
+
+
+@pytest.mark.parametrize("port", ["70000", "-1"])
+def test_up_says_which_ports_there_are(tmp_path: Path, port: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "manage.py", "up", "--port", port],
+        env={**os.environ, "HOLDFAST_HOME": str(tmp_path), "DATABASE_URL": "", "LLM_API": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "0 to 65535" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_up_prints_where_everything_answers_and_ctrl_c_leaves_no_process(
     installation: Installation,
 ) -> None:

@@ -7,7 +7,7 @@ import httpx
 import pytest
 import pytest_asyncio
 from django.db import connections
-from django.test import Client
+from django.test import Client, override_settings
 
 from config.asgi import application
 
@@ -59,6 +59,15 @@ def test_a_static_file_is_served_to_synchronous_clients_too() -> None:
 def test_health_is_ok_while_the_database_answers() -> None:
     answer = Client().get("/healthz")
     assert (answer.status_code, answer.json()) == (HTTPStatus.OK, {"status": "ok"})
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_health_is_told_under_any_name_and_scheme(client: httpx.AsyncClient) -> None:
+    """Load balancers know a process by its address."""
+    with override_settings(SECURE_SSL_REDIRECT=True):
+        answer = await client.get("/healthz", headers={"host": "10.1.2.3:8000"})
+    assert answer.status_code == HTTPStatus.OK
+    assert (await client.get("/login/", headers={"host": "10.1.2.3"})).status_code == 400
 
 
 @pytest.mark.django_db(transaction=True)
