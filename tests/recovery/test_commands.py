@@ -144,13 +144,18 @@ def test_the_real_command_keeps_its_word(process_environment: dict[str, str]) ->
 
 
 def test_watch_goes_on_until_it_is_interrupted(process_environment: dict[str, str]) -> None:
-    watching = subprocess.Popen(
-        [sys.executable, "manage.py", "recover_turns", "--watch", "--json"],
-        cwd=ROOT,
-        env={**process_environment, "HOLDFAST_SWEEP_SECONDS": "0.1"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    # What a shell puts into the background ignores SIGINT, and so do its children.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        watching = subprocess.Popen(
+            [sys.executable, "manage.py", "recover_turns", "--watch", "--json"],
+            cwd=ROOT,
+            env={**process_environment, "HOLDFAST_SWEEP_SECONDS": "0.1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, inherited)
     assert watching.stdout is not None
     with watching.stdout as lines:
         assert json.loads(lines.readline())["examined"] == 0
