@@ -48,7 +48,7 @@ def dispatch_turn(turn_id: int) -> None:
     """Hint to the workers that a turn waits. Never raises and never waits for the broker."""
     try:
         _this_process().hints.put_nowait(turn_id)
-    except queue.Full:
+    except (queue.Full, RuntimeError):  # the second: no thread can be started now
         log.warning("turn.dispatch_dropped", turn_id=turn_id)
 
 

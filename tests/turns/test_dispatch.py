@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from typing import Any
 
 import pytest
@@ -83,3 +84,16 @@ def test_a_broker_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) ->
         release.put(None)
     assert dispatch.flush(10)
     assert arrived.qsize() == dispatch.WAITING_HINTS_MAX
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_machine_without_threads_fails_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    conversation = make.ConversationFactory.create()
+    with monkeypatch.context() as machine:
+        machine.setattr(dispatch, "_sender", None)
+        machine.setattr(threading.Thread, "start", no_thread)
+        turn = transitions.admit_turn(conversation.owner_id, conversation.pk, "Why?").turn
+    assert turn.state == Turn.State.QUEUED

@@ -18,6 +18,7 @@ import pytest
 from recovery.errors import ErrorCode
 from turns import bounds
 from turns.tools import registry as shipped
+from turns.tools import runner
 from turns.tools.registry import (
     Arguments,
     Effect,
@@ -223,3 +224,28 @@ async def test_cancelling_does_not_wait_for_a_blocked_thread() -> None:
         await blocked
     assert time.monotonic() - started < 1
     release.set()
+
+
+async def test_a_call_without_a_thread_to_run_in_did_not_begin_and_costs_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[str] = []
+
+    def call(_: Invocation[Any]) -> str:
+        begun.append("call")
+        return "done"
+
+    blocking = tool(call, runs="in_own_thread")
+    with monkeypatch.context() as machine:
+        machine.setattr(runner, "_blocked", threading.BoundedSemaphore(1))
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", no_thread)
+            for _ in range(3):
+                refused = await called(blocking)
+                assert refused.state == State.UNAVAILABLE
+        assert begun == []
+        assert (await called(blocking)).result == "done"
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

@@ -184,5 +184,9 @@ async def _in_own_thread(function: Callable[[], ValueT]) -> ValueT:
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, value, error)
 
-    threading.Thread(target=work, name="blocking tool", daemon=True).start()
+    try:
+        threading.Thread(target=work, name="blocking tool", daemon=True).start()
+    except RuntimeError:  # the machine gives no more threads
+        _blocked.release()
+        raise ToolFailed(ErrorCode.TOOL_FAILED, state=State.UNAVAILABLE) from None
     return await settled
