@@ -5,6 +5,8 @@ Django takes the whole body of a request to disk before a view may refuse it.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
@@ -13,6 +15,9 @@ from django.http import JsonResponse
 from recovery.errors import ErrorCode
 
 BODY_MAX_BYTES: Final = 1024 * 1024
+# What a refused client may still send before the connection is closed over it.
+LINGER_MAX_BYTES: Final = 16 * 1024 * 1024
+LINGER_SECONDS: Final = 5.0
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -29,15 +34,16 @@ def limit_body(application: Application) -> Application:
 
     async def limited(scope: Message, receive: Receive, send: Send) -> None:
         if _declared_bytes(scope) > BODY_MAX_BYTES:
-            await _refuse(send)
+            await _refuse(receive, send, complete=False)
             return
         taken = 0
-        answering = False
+        complete = answering = False
 
         async def receive_limited() -> Message:
-            nonlocal taken
+            nonlocal taken, complete
             message = await receive()
             taken += len(message.get("body", b""))
+            complete = not message.get("more_body")
             # As if the client had gone: Django stops and closes what it has kept.
             return message if taken <= BODY_MAX_BYTES else {"type": "http.disconnect"}
 
@@ -48,7 +54,7 @@ def limit_body(application: Application) -> Application:
 
         await application(scope, receive_limited, send_noticed)
         if taken > BODY_MAX_BYTES and not answering:
-            await _refuse(send)
+            await _refuse(receive, send, complete=complete)
 
     return limited
 
@@ -60,9 +66,31 @@ def _declared_bytes(scope: Message) -> int:
     return 0
 
 
-async def _refuse(send: Send) -> None:
+async def _refuse(receive: Receive, send: Send, *, complete: bool) -> None:
+    """Answer 413, and let the client finish so that it can read that.
+
+    A connection closed over unread bytes is reset, and the answer is lost with it.
+    """
     code = ErrorCode.REQUEST_TOO_LARGE
     content = JsonResponse({"code": code.value, "message": str(code.label)}).content
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(content)).encode()),
+        (b"connection", b"close"),
+    ]
     await send({"type": "http.response.start", "status": 413, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+    await send({"type": "http.response.body", "body": content, "more_body": True})
+    if not complete:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                await _let_go_by(receive)
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _let_go_by(receive: Receive) -> None:
+    left = LINGER_MAX_BYTES
+    while left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            return
