@@ -363,6 +363,7 @@ async def test_a_body_over_its_bound_is_refused_before_it_is_kept(declared: bool
     assert (start["type"], start["status"]) == ("http.response.start", 413)
     body = await request.receive_output(10)
     assert json.loads(body["body"])["code"] == "request_too_large"
+    await request.send_input({"type": "http.disconnect"})
     await request.wait(10)
 
 
