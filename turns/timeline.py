@@ -33,7 +33,9 @@ def _moments(turn: Turn) -> Iterator[Moment]:
     yield from _at(turn.finished_at, f"turn {turn.state}", turn.error_code)
     for event in RecoveryEvent.objects.filter(kind="turns", row_id=turn.pk).order_by("pk"):
         what = f"recovery: {event.action} ({event.cause})"
-        yield from _at(event.created_at, what, event.error_code)
+        # most ends are named for their cause: said once is enough
+        code = "" if event.error_code == event.cause else event.error_code
+        yield from _at(event.created_at, what, code)
 
 
 def _of_receipt(turn: Turn) -> Iterator[Moment]:

@@ -142,6 +142,7 @@ def test_after_any_end_the_next_question_is_accepted(state: str) -> None:
     [
         ("", "empty_message"),
         (" \n\t\u3000", "empty_message"),
+        ("\u200b\u2060\ufeff", "empty_message"),
         ("nul\x00", "invalid_text"),
         ("half a pair \ud83d", "invalid_text"),
         ("x" * 8_001, "message_too_long"),

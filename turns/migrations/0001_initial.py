@@ -179,6 +179,9 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('owner', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
+            options={
+                'verbose_name_plural': 'webhook addresses',
+            },
         ),
         migrations.AddIndex(
             model_name='conversation',

@@ -36,6 +36,7 @@ class WebhookAddress(models.Model):
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
+        verbose_name_plural = "webhook addresses"
         constraints = [
             models.CheckConstraint(
                 condition=at_most("url", bounds.WEBHOOK_URL_MAX_BYTES),

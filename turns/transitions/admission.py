@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -27,6 +28,8 @@ from turns.transitions.conversations import checked_client_key, is_storable, loc
 
 # Somebody with too many turns at work is told to come back after about one answer.
 OWNER_RETRY_SECONDS: Final = 5
+# Unicode's control and format characters: joiners, marks of direction, the byte order mark.
+INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,18 @@ def check_text(text: str) -> None:
     """
     if not is_storable(text):
         raise Refused(ErrorCode.INVALID_TEXT)
-    if not text.strip():
+    if not _shows_something(text):
         raise Refused(ErrorCode.EMPTY_MESSAGE)
     if len(text.encode()) > bounds.USER_MESSAGE_MAX_BYTES:
         raise Refused(ErrorCode.MESSAGE_TOO_LONG)
+
+
+def _shows_something(text: str) -> bool:
+    """True when a reader would see a character: neither white space nor an invisible mark."""
+    return any(
+        not character.isspace() and unicodedata.category(character) not in INVISIBLE_CATEGORIES
+        for character in text
+    )
 
 
 @transaction.atomic(durable=True)
