@@ -47,7 +47,9 @@ _LOCK_IS_MISSING: Final = """
         SELECT FROM held WHERE held.key = r.lock_key AND held.pid = r.lock_backend_pid)
 """
 # What keeps runtimes from renewing (an index being built on their table) must not let the pulse
-# go on: the update of no row takes the same lock as a renewal.
+# go on: the update of no row takes the same lock as a renewal. The pulse need not survive a
+# crash of the server, since the gap a lost beat leaves buries nobody: its commit waits for no
+# disk.
 _BEAT: Final = """
     WITH as_a_renewal AS (UPDATE recovery_runtime SET stopped_at = stopped_at WHERE false)
     INSERT INTO recovery_pulse AS p (id, last_at, unbroken_since)
@@ -60,7 +62,11 @@ _BEAT: Final = """
         last_at = clock_timestamp()
     WHERE %(always)s OR p.last_at NOT BETWEEN
         clock_timestamp() - make_interval(secs => %(every)s) AND clock_timestamp()
-    RETURNING 1
+    RETURNING set_config('synchronous_commit', 'off', true)
+"""
+_SWEPT: Final = """
+    UPDATE recovery_pulse SET swept_at = clock_timestamp()
+    RETURNING set_config('synchronous_commit', 'off', true)
 """
 _FIRST_LOOK: Final = f"""
     WITH {_HELD_LOCKS}
@@ -114,7 +120,10 @@ def pulse_broken_after_seconds() -> float:
 
 
 def keep_pulse(*, elect: bool = False) -> bool:
-    """Record that the database is there; with `elect`, return False if it just was recorded."""
+    """Record that the database is there; with `elect`, return False if it just was recorded.
+
+    Never call it inside a transaction: that transaction's commit would not wait for the disk.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             _BEAT,
@@ -130,7 +139,7 @@ def keep_pulse(*, elect: bool = False) -> bool:
 def record_sweep() -> None:
     """Record that a pass over everything has ended; the system check looks at it."""
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE recovery_pulse SET swept_at = clock_timestamp()")
+        cursor.execute(_SWEPT)
 
 
 def bury(

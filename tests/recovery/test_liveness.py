@@ -182,6 +182,23 @@ def test_a_sweeper_that_slept_since_its_beat_buries_nobody() -> None:
     assert liveness._bury() == []
 
 
+def test_a_beat_waits_for_no_disk_and_everything_after_it_does() -> None:
+    watch_database()
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = on")
+        try:
+            with transaction.atomic():
+                liveness.keep_pulse()
+                cursor.execute("SHOW synchronous_commit")
+                assert cursor.fetchone() == ("off",)
+            liveness.keep_pulse()
+            liveness.record_sweep()
+            cursor.execute("SHOW synchronous_commit")
+            assert cursor.fetchone() == ("on",)
+        finally:
+            cursor.execute("RESET synchronous_commit")
+
+
 def test_two_sweepers_elect_one() -> None:
     watch_database()
     age(Pulse, "last_at", seconds=liveness.pulse_every_seconds() + 0.1)
