@@ -159,6 +159,10 @@ class RuntimeKeeper:
         self._stopping.set()
         os.write(self._wake_writer, b"x")
         self._thread.join(STOP_SECONDS + CONNECT_SECONDS)
+        if not self._thread.is_alive():
+            # Here and not in the thread, which may end before the byte above is written.
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
         if _current is self:
             _current = None
 
@@ -187,8 +191,6 @@ class RuntimeKeeper:
                 self._stopping.wait(random.uniform(0.5, 1.0) * pause)  # noqa: S311 - spread
                 pause = min(2 * pause, RECONNECT_MAX_SECONDS)
         self._end(runtime_id)
-        os.close(self._wake_reader)
-        os.close(self._wake_writer)
 
     def _step(self, runtime_id: UUID) -> UUID:
         """Register or renew; return the id that holds afterwards."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import psycopg
 from celery import current_app
 from kombu import Connection
 
@@ -126,11 +127,28 @@ class Worker:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and collect the exit status."""
+        """SIGKILL; return when it has ended and the database has noticed, if that is there."""
         if self.process is not None and self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self.process.wait(EXIT_SECONDS)
+            with contextlib.suppress(psycopg.OperationalError):
+                self._wait_until_unlocked()
+
+    def _wait_until_unlocked(self) -> None:
+        """Return when the session that held the lock of its runtime is gone.
+
+        On busy cores the server's process may take a while to read that its client is dead.
+        """
+        with psycopg.connect(self.environment["DATABASE_URL"], autocommit=True) as session:
+            held = (
+                "SELECT count(*) FROM recovery_runtime AS r JOIN pg_stat_activity AS a "
+                "ON a.pid = r.lock_backend_pid WHERE r.pid = %s"
+            )
+            wait_until(
+                lambda: session.execute(held, [self.pid]).fetchone() == (0,),
+                "the end of the killed worker's session",
+            )
 
     def terminate(self) -> float:
         """SIGTERM; return how many seconds the graceful stop took, once it has ended well."""
