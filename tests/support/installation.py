@@ -74,7 +74,7 @@ class Installation:
             return 0
 
     def pids(self) -> dict[str, int]:
-        """Return the supervisor's children by name, and `backend:…` for PostgreSQL's own."""
+        """Return the supervisor's children by name, and theirs as `other:…`."""
         assert self.supervisor is not None
         found: dict[str, int] = {}
         for pid in descendants(self.supervisor.pid):
@@ -85,7 +85,8 @@ class Installation:
                 ("model", "model_server"),
                 ("postgres", "pginstall18/bin/postgres"),
             ):
-                if sign in command:
+                # A backend just forked still has the command line of its postmaster.
+                if sign in command and name not in found:
                     found[name] = pid
                     break
             else:
