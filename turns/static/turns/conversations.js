@@ -21,7 +21,8 @@ export class Conversations {
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState === "visible") this.refresh();
     });
-    new IntersectionObserver((seen) => seen[0].isIntersecting && this.more()).observe(this.end);
+    this.watch = new IntersectionObserver((seen) => seen.at(-1).isIntersecting && this.more());
+    this.watch.observe(this.end);
     this.label();
     this.list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   }
@@ -60,6 +61,9 @@ export class Conversations {
       this.next = page.next;
       this.end.textContent = "";
       this.label();
+      // The end may have come into view meanwhile and still be there: asked anew, it is told.
+      this.watch.unobserve(this.end);
+      this.watch.observe(this.end);
     } catch (error) {
       this.end.textContent = error.message;
     } finally {

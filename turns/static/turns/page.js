@@ -260,10 +260,11 @@ toLatest.addEventListener("click", () => {
 
 // --- the past, on scroll ---
 
-new IntersectionObserver((seen) => seen[0].isIntersecting && loadOlder(), {
+const beginning = new IntersectionObserver((seen) => seen.at(-1).isIntersecting && loadOlder(), {
   root: view,
   rootMargin: "400px 0px 0px",
-}).observe(older);
+});
+beginning.observe(older);
 
 async function loadOlder() {
   if (next === null || older.dataset.busy) return;
@@ -276,6 +277,9 @@ async function loadOlder() {
     next = found.next;
     older.textContent = "";
     view.scrollTop = view.scrollHeight - below;
+    // It may have come into view meanwhile and still be there: asked anew, it is told.
+    beginning.unobserve(older);
+    beginning.observe(older);
   } catch (error) {
     older.textContent = `Earlier messages could not be loaded. ${error.message}`;
   } finally {
