@@ -144,6 +144,7 @@ INSTALLED_APPS = [
     "config",
     "recovery",
     "turns",
+    "work",
     "pgtrigger",
     "channels",
     "django.contrib.admin",

@@ -35,6 +35,14 @@ class ErrorCode(models.TextChoices):
         "The process died while this ran; whether it took effect is not known.",
     )
     NOT_STARTED = "not_started", "The work ended before this was started."
+    NOT_ADOPTED = (
+        "not_adopted",
+        "The process doing this work died and no other took it over in time.",
+    )
+    HOST_UNAVAILABLE = (
+        "host_unavailable",
+        "The machine that holds this work did not come back in time.",
+    )
     STORAGE_UNAVAILABLE = "storage_unavailable", "The answer could not be saved in time."
 
     # asking
@@ -53,6 +61,17 @@ class ErrorCode(models.TextChoices):
         "This key was already used for a different request.",
     )
     RATE_LIMITED = "rate_limited", "Too many messages. Wait a moment."
+    EMPTY_GOAL = "empty_goal", "Say what the job is to do."
+    GOAL_TOO_LONG = "goal_too_long", "The goal is too long."
+    CONTEXT_TOO_LONG = "context_too_long", "The context is too long."
+    WALL_CLOCK_OUT_OF_RANGE = (
+        "wall_clock_out_of_range",
+        "A job of this kind cannot be given this much time.",
+    )
+    JOB_KIND_UNAVAILABLE = "job_kind_unavailable", "This kind of job cannot be done here."
+    JOB_LIMIT_REACHED = "job_limit_reached", "Too many jobs are at work. Wait for one to end."
+    COMPUTER_REQUIRED = "computer_required", "Say on which computer the job is to work."
+    OUTSIDE_ROOTS = "outside_roots", "This directory is not one that jobs may work in."
     PAUSED = "paused", "New work is paused for maintenance."
     SERVICE_UNAVAILABLE = (
         "service_unavailable",
@@ -117,6 +136,15 @@ class ErrorCode(models.TextChoices):
     TOOL_RESULT_TOO_LARGE = (
         "tool_result_too_large",
         "The tool's result was larger than allowed.",
+    )
+    WORK_RECURSION_REFUSED = "work_recursion_refused", "A job cannot start or steer jobs."
+    NOT_A_REPOSITORY = "not_a_repository", "The directory is not a Git repository."
+    WORKSPACE_FAILED = "workspace_failed", "The job's working copy could not be made."
+    PATH_REFUSED = "path_refused", "The path leads out of the job's working copy."
+    COMMAND_REFUSED = "command_refused", "This job may not run that."
+    REPOSITORY_TOUCHED = (
+        "repository_touched",
+        "A command changed the repository outside the job's branch; it was put back.",
     )
     LEXICAL_UNAVAILABLE = "lexical_unavailable", "The history could not be searched."
     ADDRESS_NOT_ALLOWED = (

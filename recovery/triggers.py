@@ -46,13 +46,15 @@ def in_states(row: str, states: Iterable[str]) -> str:
 
 
 def owned_row_triggers(
-    table: str, lifecycle: Lifecycle, *, fixed: Iterable[str]
+    table: str, lifecycle: Lifecycle, *, fixed: Iterable[str], adopted: bool = False
 ) -> list[pgtrigger.Trigger]:
     """Return an owned row's rules: fence, generation, legal moves, frozen end, fixed admission.
 
-    `fixed` are the columns that never change after admission.
+    `fixed` are the columns that never change after admission. A kind that is `adopted` loses
+    its owner while it is open; that release takes a new generation too, or the old owner could
+    go on until the next claim.
     """
-    return [
+    rules = [
         refuse_update(table, "fence", "NEW.write_mark = OLD.write_mark"),
         refuse_update(
             table,
@@ -65,6 +67,17 @@ def owned_row_triggers(
         refuse_update(table, "end_is_final", in_states("OLD", lifecycle.terminal)),
         refuse_update(table, "admission_is_immutable", changed(fixed)),
     ]
+    if adopted:
+        released = f"NEW.owner IS NULL AND NOT {in_states('NEW', lifecycle.terminal)}"
+        rules.append(
+            refuse_update(
+                table,
+                "release_is_fenced",
+                f"OLD.owner IS NOT NULL AND {released} "
+                "AND NEW.generation <> OLD.generation + 1",
+            )
+        )
+    return rules
 
 
 def child_row_triggers(
@@ -75,19 +88,31 @@ def child_row_triggers(
     parent: str,
     parent_key: str,
     parent_states: Iterable[str],
+    adopted: bool = False,
 ) -> list[pgtrigger.Trigger]:
     """Return what keeps a child of an owned row honest.
 
     An update is judged by the row alone (locking the parent there deadlocks with the sweep):
     legal moves, frozen end, and `fixed` columns. An insert is judged against its locked parent:
     see `child_fence`.
+
+    A child that stays open when its parent is `adopted` moves to the new generation, in the
+    transaction that raises the parent's: `generation` is not fixed, and the child carries a
+    `write_mark` of its own with the `fence_presented` constraint. A generation that never falls
+    belongs to it, as a stale save of the whole row brings a mark that fits.
     """
-    return [
+    rules = [
         refuse_update(table, "moves", lifecycle.violation_sql()),
         refuse_update(table, "end_is_final", in_states("OLD", lifecycle.terminal)),
         refuse_update(table, "identity_is_fixed", changed(fixed)),
         child_fence(table, parent=parent, parent_key=parent_key, parent_states=parent_states),
     ]
+    if adopted:
+        rules += [
+            refuse_update(table, "fence", "NEW.write_mark = OLD.write_mark"),
+            refuse_update(table, "generation", "NEW.generation < OLD.generation"),
+        ]
+    return rules
 
 
 def child_fence(

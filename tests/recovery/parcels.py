@@ -5,11 +5,12 @@ It has the columns, constraints and triggers every owned row has, and nothing el
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
+import pgtrigger
 from django.apps.registry import Apps
 from django.db import connection, models
 
@@ -100,7 +101,7 @@ class Label(models.Model):
         return f"label {self.pk}"
 
 
-TRIGGERS: Final = {
+TRIGGERS: Final[Mapping[type[models.Model], Sequence[pgtrigger.Trigger]]] = {
     Parcel: owned_row_triggers("parcels_parcel", PARCEL, fixed=["depot_id", "address"]),
     Label: child_row_triggers(
         "parcels_label",
@@ -115,20 +116,23 @@ TABLES: Final[tuple[type[models.Model], ...]] = (Depot, Parcel, Label)
 
 
 @contextmanager
-def tables() -> Iterator[None]:
+def tables(
+    models_made: Sequence[type[models.Model]] = TABLES,
+    triggers_of: Mapping[type[models.Model], Sequence[pgtrigger.Trigger]] = TRIGGERS,
+) -> Iterator[None]:
     """Create the tables with their triggers; drop them afterwards."""
     with connection.schema_editor() as editor:
-        for model in TABLES:
+        for model in models_made:
             editor.create_model(model)
     with connection.cursor() as cursor:
-        for model, triggers in TRIGGERS.items():
+        for model, triggers in triggers_of.items():
             for trigger in triggers:
                 cursor.execute(trigger.compile(model).install_sql)  # type: ignore[arg-type]
     try:
         yield
     finally:
         with connection.cursor() as cursor:
-            names = ", ".join(model._meta.db_table for model in TABLES)
+            names = ", ".join(model._meta.db_table for model in models_made)
             cursor.execute(f"DROP TABLE {names} CASCADE")
 
 

@@ -35,6 +35,8 @@ class Conversation(models.Model):
             models.UniqueConstraint(
                 fields=["owner", "client_key"], name="turns_conversation_one_per_client_key"
             ),
+            # what rows of other apps that name a conversation and its owner refer to together
+            models.UniqueConstraint(fields=["id", "owner"], name="turns_conversation_of_owner"),
         ]
         indexes = [
             # the conversation list, newest activity first

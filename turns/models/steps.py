@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pgtrigger
 from django.db import models
-from django.db.models import Q
+from django.db.models import BaseConstraint, Q
 from django.db.models.functions import Now
 
 from recovery.constraints import (
@@ -17,6 +19,78 @@ from recovery.triggers import child_fence, child_row_triggers, refuse
 from turns import bounds, lifecycles
 from turns.digests import DIGEST_CHARS
 from turns.models.turn import Turn
+
+# What a step is, as opposed to what became of it.
+PROVIDER_STEP_IDENTITY: Final = (
+    "sequence",
+    "model",
+    "request_digest",
+    "request_bytes",
+    "offers_tools",
+    "started_at",
+)
+TOOL_STEP_IDENTITY: Final = (
+    "provider_step_id",
+    "sequence",
+    "call_id",
+    "item_id",
+    "name",
+    "effect",
+    "arguments",
+    "arguments_digest",
+    "invocation_key",
+    "requested_at",
+)
+
+
+def provider_step_constraints(table: str) -> list[BaseConstraint]:
+    """Return what every table of provider steps promises, whoever's they are."""
+    return [
+        *lifecycle_constraints(
+            table,
+            lifecycles.PROVIDER_STEP,
+            silent=["completed"],
+            spoken=["failed", "interrupted"],
+        ),
+        models.CheckConstraint(
+            condition=at_most("response_id", bounds.PROVIDER_ID_MAX_BYTES),
+            name=f"{table}_response_id_bounded",
+        ),
+        models.CheckConstraint(
+            condition=json_at_most("usage", bounds.USAGE_MAX_BYTES),
+            name=f"{table}_usage_bounded",
+        ),
+    ]
+
+
+def tool_step_constraints(table: str) -> list[BaseConstraint]:
+    """Return what every table of tool steps promises, whoever's they are."""
+    return [
+        *lifecycle_constraints(
+            table,
+            lifecycles.TOOL_STEP,
+            silent=["succeeded"],
+            spoken=["failed", "refused", "unavailable", "interrupted"],
+        ),
+        models.CheckConstraint(
+            condition=~Q(state__in=["running", "succeeded"]) | Q(started_at__isnull=False),
+            name=f"{table}_running_was_started",
+        ),
+        models.CheckConstraint(
+            condition=at_most("arguments", bounds.TOOL_ARGUMENTS_MAX_BYTES),
+            name=f"{table}_arguments_bounded",
+        ),
+        models.CheckConstraint(
+            condition=at_most("result", bounds.TOOL_RESULT_MAX_BYTES),
+            name=f"{table}_result_bounded",
+        ),
+        models.CheckConstraint(
+            condition=at_most("call_id", bounds.PROVIDER_ID_MAX_BYTES)
+            & at_most("item_id", bounds.PROVIDER_ID_MAX_BYTES)
+            & at_most("name", bounds.TOOL_NAME_MAX_BYTES),
+            name=f"{table}_ids_bounded",
+        ),
+    ]
 
 
 class Receipt(models.Model):
@@ -84,13 +158,8 @@ class Receipt(models.Model):
         return f"receipt {self.pk}"
 
 
-class ProviderStep(models.Model):
-    """One request to a model provider and how it ended.
-
-    `last_seq` is the last text chunk that came from this response and `text_length` the number
-    of characters the turn's text had by then, so what each response said can be told apart: in
-    the log while the turn runs, in the folded message afterwards.
-    """
+class ProviderStepFields(models.Model):
+    """One request to a model provider and how it ended, whatever work asked for it."""
 
     class State(models.TextChoices):
         STARTED = "started"
@@ -101,9 +170,6 @@ class ProviderStep(models.Model):
 
     LIFECYCLE = lifecycles.PROVIDER_STEP
 
-    turn = models.ForeignKey(
-        Turn, on_delete=models.CASCADE, related_name="provider_steps", db_index=False
-    )
     generation = models.IntegerField()
     sequence = models.PositiveSmallIntegerField()
     state = models.CharField(max_length=16, choices=State.choices, default=State.STARTED)
@@ -114,28 +180,31 @@ class ProviderStep(models.Model):
     offers_tools = models.BooleanField(default=False)
     response_id = models.TextField(null=True, blank=True)  # noqa: DJ001  null: not known
     usage = models.JSONField(null=True, blank=True)
-    last_seq = models.IntegerField(null=True, blank=True)
-    text_length = models.PositiveIntegerField(null=True, blank=True)
     anomaly_count = models.PositiveIntegerField(default=0)
     started_at = models.DateTimeField(db_default=Now())
     finished_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        abstract = True
+
+
+class ProviderStep(ProviderStepFields):
+    """A turn's request to a model provider.
+
+    `last_seq` is the last text chunk that came from this response and `text_length` the number
+    of characters the turn's text had by then, so what each response said can be told apart: in
+    the log while the turn runs, in the folded message afterwards.
+    """
+
+    turn = models.ForeignKey(
+        Turn, on_delete=models.CASCADE, related_name="provider_steps", db_index=False
+    )
+    last_seq = models.IntegerField(null=True, blank=True)
+    text_length = models.PositiveIntegerField(null=True, blank=True)
+
+    class Meta:
         constraints = [
-            *lifecycle_constraints(
-                "turns_providerstep",
-                lifecycles.PROVIDER_STEP,
-                silent=["completed"],
-                spoken=["failed", "interrupted"],
-            ),
-            models.CheckConstraint(
-                condition=at_most("response_id", bounds.PROVIDER_ID_MAX_BYTES),
-                name="turns_providerstep_response_id_bounded",
-            ),
-            models.CheckConstraint(
-                condition=json_at_most("usage", bounds.USAGE_MAX_BYTES),
-                name="turns_providerstep_usage_bounded",
-            ),
+            *provider_step_constraints("turns_providerstep"),
             models.CheckConstraint(
                 condition=Q(sequence__gte=1, sequence__lte=bounds.PROVIDER_STEPS_PER_TURN),
                 name="turns_providerstep_count_bounded",
@@ -152,16 +221,7 @@ class ProviderStep(models.Model):
         triggers = child_row_triggers(
             "turns_providerstep",
             lifecycles.PROVIDER_STEP,
-            fixed=[
-                "turn_id",
-                "generation",
-                "sequence",
-                "model",
-                "request_digest",
-                "request_bytes",
-                "offers_tools",
-                "started_at",
-            ],
+            fixed=["turn_id", "generation", *PROVIDER_STEP_IDENTITY],
             parent="turns_turn",
             parent_key="turn_id",
             parent_states=["running"],
@@ -171,7 +231,7 @@ class ProviderStep(models.Model):
         return f"provider step {self.pk}"
 
 
-class ToolStep(models.Model):
+class ToolStepFields(models.Model):
     """One tool call a model asked for: requested, started at most once, and what came of it.
 
     `invocation_key` is ours and unguessable: an external effect is sent under it as idempotency
@@ -195,12 +255,6 @@ class ToolStep(models.Model):
 
     LIFECYCLE = lifecycles.TOOL_STEP
 
-    turn = models.ForeignKey(
-        Turn, on_delete=models.CASCADE, related_name="tool_steps", db_index=False
-    )
-    provider_step = models.ForeignKey(
-        ProviderStep, on_delete=models.CASCADE, related_name="tool_steps"
-    )
     generation = models.IntegerField()
     sequence = models.PositiveSmallIntegerField()
     state = models.CharField(max_length=16, choices=State.choices, default=State.REQUESTED)
@@ -221,31 +275,22 @@ class ToolStep(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        abstract = True
+
+
+class ToolStep(ToolStepFields):
+    """A tool call of a turn."""
+
+    turn = models.ForeignKey(
+        Turn, on_delete=models.CASCADE, related_name="tool_steps", db_index=False
+    )
+    provider_step = models.ForeignKey(
+        ProviderStep, on_delete=models.CASCADE, related_name="tool_steps"
+    )
+
+    class Meta:
         constraints = [
-            *lifecycle_constraints(
-                "turns_toolstep",
-                lifecycles.TOOL_STEP,
-                silent=["succeeded"],
-                spoken=["failed", "refused", "unavailable", "interrupted"],
-            ),
-            models.CheckConstraint(
-                condition=~Q(state__in=["running", "succeeded"]) | Q(started_at__isnull=False),
-                name="turns_toolstep_running_was_started",
-            ),
-            models.CheckConstraint(
-                condition=at_most("arguments", bounds.TOOL_ARGUMENTS_MAX_BYTES),
-                name="turns_toolstep_arguments_bounded",
-            ),
-            models.CheckConstraint(
-                condition=at_most("result", bounds.TOOL_RESULT_MAX_BYTES),
-                name="turns_toolstep_result_bounded",
-            ),
-            models.CheckConstraint(
-                condition=at_most("call_id", bounds.PROVIDER_ID_MAX_BYTES)
-                & at_most("item_id", bounds.PROVIDER_ID_MAX_BYTES)
-                & at_most("name", bounds.TOOL_NAME_MAX_BYTES),
-                name="turns_toolstep_ids_bounded",
-            ),
+            *tool_step_constraints("turns_toolstep"),
             models.UniqueConstraint(
                 fields=["turn", "call_id"], name="turns_toolstep_one_per_call_id"
             ),
@@ -256,20 +301,7 @@ class ToolStep(models.Model):
         triggers = child_row_triggers(
             "turns_toolstep",
             lifecycles.TOOL_STEP,
-            fixed=[
-                "turn_id",
-                "generation",
-                "provider_step_id",
-                "sequence",
-                "call_id",
-                "item_id",
-                "name",
-                "effect",
-                "arguments",
-                "arguments_digest",
-                "invocation_key",
-                "requested_at",
-            ],
+            fixed=["turn_id", "generation", *TOOL_STEP_IDENTITY],
             parent="turns_turn",
             parent_key="turn_id",
             parent_states=["running"],

@@ -1,0 +1,1 @@
+"""Delegated jobs: work that outlives the worker that began it."""

@@ -1,0 +1,311 @@
+"""The row a runtime owns while it does a delegated job."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import pgtrigger
+from django.conf import settings
+from django.db import models
+from django.db.models import Exists, F, OuterRef, Q
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast, Now
+
+from recovery.constraints import (
+    at_most,
+    error_code_field,
+    fence_presented,
+    json_at_most,
+    lifecycle_constraints,
+)
+from recovery.models import Runtime
+from recovery.triggers import changed, owned_row_triggers, refuse, refuse_update
+from turns.bounds import CLIENT_KEY_MAX_CHARS, MODEL_NAME_MAX_CHARS
+from turns.digests import DIGEST_CHARS
+from turns.models import Conversation
+from work import bounds, lifecycles
+from work.models.computers import Computer
+
+# The delegation request: who asked for what, and what was allowed then. It never changes.
+REQUEST: Final = (
+    "person_id",
+    "conversation_id",
+    "kind",
+    "goal",
+    "context",
+    "prompt",
+    "computer_id",
+    "agent",
+    "cwd",
+    "host_id",
+    "model",
+    "wall_clock_seconds",
+    "authority",
+    "budget",
+    "before_message_id",
+    "client_key",
+    "request_digest",
+    "created_at",
+)
+# What its worker writes as it goes: an external session, a worktree.
+CHECKPOINT: Final = ("acp_session_id", "acp_cursor", "base_commit", "branch")
+# The authority of a job on a computer is what the computer's row said at admission.
+_AUTHORITY_IS_THE_COMPUTERS: Final = f"""
+    IF NOT EXISTS (
+        SELECT FROM work_computer c WHERE c.id = NEW.computer_id
+            AND c.revoked_at IS NULL AND c.host_id = NEW.host_id
+            AND NEW.authority -> 'roots' = c.roots AND NEW.authority -> 'checks' = c.checks
+            AND NEW.authority ->> 'tier' = c.tier AND NEW.authority ->> 'name' = c.name
+            AND NEW.authority ->> 'cwd' = NEW.cwd
+    ) THEN {refuse("work_workjob_authority_is_the_computers")} END IF;
+    RETURN NULL;
+"""
+_CLAIMED_ON_ITS_HOST: Final = f"""
+    IF NOT EXISTS (
+        SELECT FROM recovery_runtime r WHERE r.id = NEW.owner AND r.host_id = NEW.host_id
+    ) THEN {refuse("work_workjob_claimed_on_its_host")} END IF;
+    RETURN NULL;
+"""
+
+
+class WorkJobQuerySet(models.QuerySet["WorkJob"]):
+    """Questions about jobs."""
+
+    def open(self) -> WorkJobQuerySet:
+        """Those that have not ended."""
+        return self.filter(state__in=sorted(lifecycles.JOB.open))
+
+    def of_person(self, person_id: int) -> WorkJobQuerySet:
+        """Those one person asked for."""
+        return self.filter(person_id=person_id)
+
+    def running_in(self, runtime: UUID) -> WorkJobQuerySet:
+        """Those one runtime has claimed and not ended."""
+        return self.filter(state="running", owner=runtime)
+
+    def cancel_requested(self) -> WorkJobQuerySet:
+        """Those somebody asked to stop."""
+        return self.filter(cancel_requested_at__isnull=False)
+
+    def orphaned(self) -> WorkJobQuerySet:
+        """Running ones whose owner is not a living runtime."""
+        living = Runtime.objects.living().filter(pk=OuterRef("owner"))
+        return self.filter(~Exists(living), state="running")
+
+
+class WorkJob(models.Model):
+    """Work a person delegated: what was asked and allowed, who does it, and how it ended.
+
+        queued -> running -> completed | failed | cancelled | interrupted | budget_exhausted
+
+    A job whose worker died is released: queued again, one generation on, so that nothing the
+    dead one still sends is taken. The next claim raises the generation once more. `attempts`
+    counts claims, `planned_releases` those that a worker gave back itself before it stopped;
+    the rest are adoptions. `deadline_at` is set by the first claim and never moves.
+
+    Everything in `REQUEST` is fixed at admission. `acp_session_id` and `acp_cursor` are the
+    checkpoint of an external session; `base_commit` and `branch` that of a worktree. Both are
+    written under the fence alone, while the job runs.
+
+    `ended_revision` is the revision of the conversation at the end, for live views.
+    """
+
+    class Kind(models.TextChoices):
+        DEEP_WORK = "deep_work"
+        CODING = "coding"
+        COMPUTER = "computer"
+
+    class State(models.TextChoices):
+        QUEUED = "queued"
+        RUNNING = "running"
+        COMPLETED = "completed"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
+        INTERRUPTED = "interrupted"
+        BUDGET_EXHAUSTED = "budget_exhausted"
+
+    LIFECYCLE = lifecycles.JOB
+
+    person = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    conversation = models.ForeignKey(
+        Conversation, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    kind = models.CharField(max_length=16, choices=Kind.choices)
+    goal = models.TextField()
+    context = models.TextField(blank=True, default="")
+    prompt = models.TextField()
+    # a computer is revoked, never removed while a job names it
+    computer = models.ForeignKey(
+        Computer, on_delete=models.RESTRICT, related_name="+", null=True, blank=True
+    )
+    agent = models.CharField(max_length=bounds.AGENT_MAX_CHARS, blank=True, default="")
+    cwd = models.TextField(blank=True, default="")
+    # which machine holds the work's local state; empty where any worker may do it
+    host_id = models.CharField(max_length=64, blank=True, default="")
+    model = models.CharField(max_length=MODEL_NAME_MAX_CHARS)
+    wall_clock_seconds = models.PositiveIntegerField()
+    authority = models.JSONField()
+    budget = models.JSONField()
+    # the job's tools see the conversation as it was before this message
+    before_message_id = models.BigIntegerField()
+    client_key = models.CharField(  # noqa: DJ001  null is "no key", which is not unique
+        max_length=CLIENT_KEY_MAX_CHARS, null=True, blank=True
+    )
+    request_digest = models.CharField(max_length=DIGEST_CHARS)
+
+    state = models.CharField(max_length=16, choices=State.choices, default=State.QUEUED)
+    error_code = error_code_field()
+    owner = models.UUIDField(null=True, blank=True)
+    generation = models.IntegerField(default=0)
+    claim_token = models.UUIDField(null=True, blank=True)
+    write_mark = models.BigIntegerField(default=0)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    planned_releases = models.PositiveSmallIntegerField(default=0)
+    cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    queue_deadline_at = models.DateTimeField()
+    next_dispatch_at = models.DateTimeField()
+    dispatch_count = models.PositiveSmallIntegerField(default=0)
+
+    acp_session_id = models.TextField(blank=True, default="")
+    acp_cursor = models.BigIntegerField(default=0)
+    base_commit = models.CharField(max_length=bounds.COMMIT_MAX_CHARS, blank=True, default="")
+    branch = models.CharField(max_length=bounds.BRANCH_MAX_CHARS, blank=True, default="")
+
+    created_at = models.DateTimeField(db_default=Now())
+    claimed_at = models.DateTimeField(null=True, blank=True)
+    deadline_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    ended_revision = models.BigIntegerField(null=True, blank=True)
+
+    objects = WorkJobQuerySet.as_manager()
+
+    class Meta:
+        constraints = [
+            *lifecycle_constraints(
+                "work_workjob",
+                lifecycles.JOB,
+                silent=["completed"],
+                spoken=["failed", "interrupted", "budget_exhausted"],
+            ),
+            fence_presented("work_workjob"),
+            models.CheckConstraint(
+                condition=~Q(state="running")
+                | Q(
+                    owner__isnull=False,
+                    claim_token__isnull=False,
+                    deadline_at__isnull=False,
+                    claimed_at__isnull=False,
+                    generation__gte=1,
+                ),
+                name="work_workjob_running_is_owned",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state="queued") | Q(owner__isnull=True, claim_token__isnull=True),
+                name="work_workjob_queued_is_free",
+            ),
+            models.CheckConstraint(
+                condition=Q(kind="deep_work", host_id="", computer__isnull=True)
+                | Q(kind__in=["coding", "computer"], computer__isnull=False)
+                & ~Q(host_id="")
+                & ~Q(cwd=""),
+                name="work_workjob_kind_has_its_place",
+            ),
+            models.CheckConstraint(
+                condition=Q(
+                    wall_clock_seconds=Cast(
+                        KT("budget__wall_clock_seconds"), models.IntegerField()
+                    )
+                ),
+                name="work_workjob_clock_is_the_budgets",
+            ),
+            models.CheckConstraint(
+                condition=at_most("goal", bounds.GOAL_MAX_BYTES)
+                & at_most("context", bounds.CONTEXT_MAX_BYTES)
+                & at_most("prompt", bounds.PROMPT_MAX_BYTES)
+                & at_most("cwd", bounds.PATH_MAX_BYTES)
+                & at_most("acp_session_id", bounds.ACP_SESSION_ID_MAX_BYTES),
+                name="work_workjob_texts_bounded",
+            ),
+            models.CheckConstraint(
+                condition=json_at_most("authority", bounds.AUTHORITY_MAX_BYTES)
+                & json_at_most("budget", bounds.BUDGET_MAX_BYTES),
+                name="work_workjob_snapshots_bounded",
+            ),
+            models.CheckConstraint(
+                condition=Q(planned_releases__lte=F("attempts")),
+                name="work_workjob_releases_are_of_attempts",
+            ),
+            models.UniqueConstraint(
+                fields=["conversation", "client_key"], name="work_workjob_one_per_client_key"
+            ),
+        ]
+        indexes = [
+            # the sweep: orphans in owner order, and the deadline pass index-only
+            models.Index(
+                fields=["owner", "id"],
+                include=["deadline_at"],
+                condition=Q(state="running"),
+                name="work_workjob_running",
+            ),
+            # dispatch again, and never_started; what a worker may claim
+            models.Index(
+                fields=["created_at", "id"],
+                condition=Q(state="queued"),
+                name="work_workjob_queued",
+            ),
+            # a conversation's jobs: the panel, and the cascade
+            models.Index(fields=["conversation", "id"], name="work_workjob_in_conversation"),
+            # a person's jobs, newest first; the limit of active ones
+            models.Index(fields=["person", "-id"], name="work_workjob_of_person"),
+        ]
+        triggers = [
+            *owned_row_triggers("work_workjob", lifecycles.JOB, fixed=REQUEST),
+            refuse_update(
+                "work_workjob",
+                "deadline_is_fixed",
+                "OLD.deadline_at IS NOT NULL AND "
+                "OLD.deadline_at IS DISTINCT FROM NEW.deadline_at",
+            ),
+            refuse_update(
+                "work_workjob",
+                "counts_never_fall",
+                "NEW.attempts < OLD.attempts OR NEW.planned_releases < OLD.planned_releases",
+            ),
+            # the one part of a job that a worker writes as it goes, and only while it runs it
+            refuse_update(
+                "work_workjob",
+                "checkpoint_is_the_owners",
+                "NOT (OLD.state = 'running' AND NEW.state = 'running' "
+                "AND NEW.owner = OLD.owner AND NEW.generation = OLD.generation) "
+                f"AND ({changed(CHECKPOINT)})",
+            ),
+            refuse_update(
+                "work_workjob",
+                "cancel_is_final",
+                "OLD.cancel_requested_at IS NOT NULL AND "
+                "OLD.cancel_requested_at IS DISTINCT FROM NEW.cancel_requested_at",
+            ),
+            pgtrigger.Trigger(
+                name="authority_is_the_computers",
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                condition=pgtrigger.Condition("NEW.kind <> 'deep_work'"),
+                func=_AUTHORITY_IS_THE_COMPUTERS,
+            ),
+            pgtrigger.Trigger(
+                name="claimed_on_its_host",
+                when=pgtrigger.After,
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Condition(
+                    "NEW.host_id <> '' AND NEW.owner IS NOT NULL "
+                    "AND OLD.owner IS DISTINCT FROM NEW.owner"
+                ),
+                func=_CLAIMED_ON_ITS_HOST,
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"job {self.pk}"
