@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin, messages
 from django.db import models
 from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 
 from recovery.models import Pulse, RecoveryEvent, RecoveryFailure, ReleaseSwitch, Runtime
 from recovery.sweep import sweep
+from recovery.timeline import Moment
 
 if TYPE_CHECKING:  # generic for the type checker alone
     _ModelAdmin = admin.ModelAdmin[Any]
+    _Inline = admin.TabularInline[Any, Any]
 else:
     _ModelAdmin = admin.ModelAdmin
+    _Inline = admin.TabularInline
 
 
 class ReadOnly:
@@ -34,6 +42,14 @@ class ReadOnly:
         """A row goes through erasure and retention alone."""
         del request, obj
         return False
+
+
+class ChildInline(ReadOnly, _Inline):
+    """Rows of one owned row, at most as many as its bounds allow."""
+
+    extra = 0
+    can_delete = False
+    show_change_link = False
 
 
 class InspectionAdmin(ReadOnly, _ModelAdmin):
@@ -62,6 +78,36 @@ class InspectionAdmin(ReadOnly, _ModelAdmin):
     def has_run_recovery_permission(self, request: HttpRequest) -> bool:
         """Recovery is for those who were given it."""
         return request.user.has_perm("recovery.run_recovery")
+
+
+class OwnedRowAdmin(InspectionAdmin):
+    """Base of the admins of rows that a runtime owns: how old, and what happened to each."""
+
+    @abstractmethod
+    def moments(self, row: Any) -> list[Moment]:
+        """Return what happened to the row, oldest first."""
+
+    @admin.display(description="age")
+    def age(self, row: Any) -> timedelta:
+        """How long it took, or has taken by now, in whole seconds."""
+        passed = (row.finished_at or timezone.now()) - row.created_at
+        return timedelta(seconds=round(passed.total_seconds()))
+
+    @admin.display(description="timeline")
+    def timeline(self, row: Any) -> SafeString:
+        """What happened, oldest first."""
+        return format_html_join(
+            "",
+            "<div><code>{}</code> {} <strong>{}</strong></div>",
+            (
+                (
+                    "" if moment.at is None else f"{moment.at:%Y-%m-%d %H:%M:%S.%f}",
+                    moment.what,
+                    moment.error_code,
+                )
+                for moment in self.moments(row)
+            ),
+        )
 
 
 @admin.register(Runtime)

@@ -3,17 +3,14 @@ digest."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
-from django.utils.html import format_html_join
-from django.utils.safestring import SafeString
 
-from recovery.admin import InspectionAdmin, ReadOnly
+from recovery.admin import ChildInline, InspectionAdmin, OwnedRowAdmin
+from recovery.timeline import Moment
 from turns import bounds
 from turns.models import (
     ApiToken,
@@ -28,21 +25,8 @@ from turns.models import (
 )
 from turns.timeline import timeline
 
-if TYPE_CHECKING:  # generic for the type checker alone
-    _Inline = admin.TabularInline[Any, Turn]
-else:
-    _Inline = admin.TabularInline
 
-
-class StepInline(ReadOnly, _Inline):
-    """Rows of one turn, at most as many as its bounds allow."""
-
-    extra = 0
-    can_delete = False
-    show_change_link = False
-
-
-class ReceiptInline(StepInline):
+class ReceiptInline(ChildInline):
     """What was sent, in counts and digests."""
 
     model = Receipt
@@ -53,7 +37,7 @@ class ReceiptInline(StepInline):
     readonly_fields = fields
 
 
-class ProviderStepInline(StepInline):
+class ProviderStepInline(ChildInline):
     """The requests of the turn."""
 
     model = ProviderStep
@@ -66,7 +50,7 @@ class ProviderStepInline(StepInline):
     readonly_fields = fields
 
 
-class ToolStepInline(StepInline):
+class ToolStepInline(ChildInline):
     """The calls of the turn, without what was asked and answered."""
 
     model = ToolStep
@@ -84,7 +68,7 @@ def _size(row: Message | Note) -> str:
 
 
 @admin.register(Turn)
-class TurnAdmin(InspectionAdmin):
+class TurnAdmin(OwnedRowAdmin):
     """Turns, with everything that happened to each."""
 
     list_display = (
@@ -108,23 +92,9 @@ class TurnAdmin(InspectionAdmin):
         rows: QuerySet[Model] = super().get_queryset(request)
         return rows.select_related("user_message", "assistant_message")
 
-    @admin.display(description="age")
-    def age(self, turn: Turn) -> timedelta:
-        """How long it took, or has taken by now, in whole seconds."""
-        passed = (turn.finished_at or timezone.now()) - turn.created_at
-        return timedelta(seconds=round(passed.total_seconds()))
-
-    @admin.display(description="timeline")
-    def timeline(self, turn: Turn) -> SafeString:
-        """What happened, oldest first."""
-        return format_html_join(
-            "",
-            "<div><code>{}</code> {} <strong>{}</strong></div>",
-            (
-                (f"{moment.at:%Y-%m-%d %H:%M:%S.%f}", moment.what, moment.error_code)
-                for moment in timeline(turn)
-            ),
-        )
+    def moments(self, row: Turn) -> list[Moment]:
+        """Return its timeline."""
+        return timeline(row)
 
     @admin.display(description="question")
     def question(self, turn: Turn) -> str:

@@ -1,0 +1,48 @@
+"""What happened to an owned row, in order, in the words of its rows. No content, no provider
+ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from recovery.models import Action, RecoveryEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that happened, and when; None where no row has its time."""
+
+    at: datetime | None
+    what: str
+    error_code: str = ""
+
+
+def in_order(moments: Iterable[Moment]) -> list[Moment]:
+    """Return the moments oldest first, those of the same instant in their order, and last of
+    all those without a time."""
+    listed = list(moments)
+    dated = [(moment.at, moment) for moment in listed if moment.at is not None]
+    dated.sort(key=lambda pair: pair[0])
+    return [
+        *(moment for _, moment in dated),
+        *(moment for moment in listed if moment.at is None),
+    ]
+
+
+def at(time: datetime | None, what: str, error_code: str = "") -> Iterator[Moment]:
+    """Yield the moment if it came."""
+    if time is not None:
+        yield Moment(time, what, error_code)
+
+
+def of_recovery(kind: str, row_id: int) -> Iterator[Moment]:
+    """Yield what recovery did with the row; of one that goes on also who had owned it."""
+    for event in RecoveryEvent.objects.filter(kind=kind, row_id=row_id).order_by("pk"):
+        what = f"recovery: {event.action} ({event.cause})"
+        if event.action == Action.ADOPTED:
+            what += f", generation {event.generation} was of {event.owner}"
+        # most ends are named for their cause: said once is enough
+        code = "" if event.error_code == event.cause else event.error_code
+        yield from at(event.created_at, what, code)
