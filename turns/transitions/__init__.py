@@ -10,6 +10,7 @@ the turn, has overtaken it: nothing was written, and it stops.
 """
 
 from turns.transitions.admission import Admission, admit_turn
+from turns.transitions.calls import RequestedCall
 from turns.transitions.cancelling import request_cancel
 from turns.transitions.claims import claim_turn
 from turns.transitions.conversations import create_conversation
@@ -23,7 +24,6 @@ from turns.transitions.endings import finish_turn, interrupt_own_turns, interrup
 from turns.transitions.locks import CancelRequested
 from turns.transitions.notes import remove_note, save_note
 from turns.transitions.provider_steps import (
-    RequestedCall,
     RequestFacts,
     capture_receipt,
     complete_provider_step,

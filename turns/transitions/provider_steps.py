@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import uuid4
+from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import Max
 from django.db.models.functions import Now
 
-from recovery.bounds import cut_utf8, storable
-from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition, Refused
+from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition
 from recovery.fences import Fence
-from turns import bounds
-from turns.digests import arguments_digest
 from turns.limits import Limits
 from turns.models import ProviderStep, Receipt, ToolStep, Turn
+from turns.transitions.calls import RequestedCall, steps_called, store_calls
 from turns.transitions.endings import usage_of
 from turns.transitions.locks import lock_owned
-from turns.transitions.tool_steps import bounded_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +33,14 @@ class RequestFacts:
     byte_count: int
     offers_tools: bool
 
-
-@dataclass(frozen=True, slots=True)
-class RequestedCall:
-    """A call of a completed response, and what was decided about it before it is stored.
-
-    `state` is `requested` for a call that may start. A call that will not (unknown tool, bad
-    arguments) is stored ended, with its code and what the model is told about it.
-    """
-
-    call_id: str
-    item_id: str
-    name: str
-    arguments: str
-    effect: ToolStep.Effect = ToolStep.Effect.READ
-    state: ToolStep.State = ToolStep.State.REQUESTED
-    error_code: ErrorCode | None = None
-    result: str = ""
+    def of_step(self) -> dict[str, Any]:
+        """Return what its provider step keeps of it."""
+        return {
+            "model": self.model,
+            "request_digest": self.request_digest,
+            "request_bytes": self.byte_count,
+            "offers_tools": self.offers_tools,
+        }
 
 
 @transaction.atomic(durable=True)
@@ -107,13 +95,7 @@ def start_provider_step(fence: Fence, request: RequestFacts) -> ProviderStep:
 
 def _start(turn: Turn, fence: Fence, request: RequestFacts, *, sequence: int) -> ProviderStep:
     return ProviderStep.objects.create(
-        turn_id=turn.pk,
-        generation=fence.generation,
-        sequence=sequence,
-        model=request.model,
-        request_digest=request.request_digest,
-        request_bytes=request.byte_count,
-        offers_tools=request.offers_tools,
+        turn_id=turn.pk, generation=fence.generation, sequence=sequence, **request.of_step()
     )
 
 
@@ -144,7 +126,7 @@ def complete_provider_step(
     turn = lock_owned(fence)
     step = ProviderStep.objects.get(pk=step_id, turn_id=turn.pk)
     if step.state == ProviderStep.State.COMPLETED and step.response_id == response_id:
-        return _steps_of(turn.pk, calls)
+        return steps_called(ToolStep, calls, of={"turn_id": turn.pk})
     ProviderStep.LIFECYCLE.require(step.state, ProviderStep.State.COMPLETED)
     ProviderStep.objects.filter(pk=step.pk).update(
         state=ProviderStep.State.COMPLETED,
@@ -156,7 +138,13 @@ def complete_provider_step(
         finished_at=Now(),
     )
     Receipt.objects.filter(turn_id=turn.pk).update(usage=usage_of(turn.pk))
-    return _store_calls(turn, fence, step, calls)
+    return store_calls(
+        ToolStep,
+        calls,
+        of={"turn_id": turn.pk},
+        limits=Limits.stored(turn.limits),
+        born={"provider_step_id": step.pk, "generation": fence.generation},
+    )
 
 
 def _text_length(turn_id: int, last_seq: int | None) -> int:
@@ -169,71 +157,3 @@ def _text_length(turn_id: int, last_seq: int | None) -> int:
         )
         (length,) = cursor.fetchone()
     return int(length)
-
-
-def _store_calls(
-    turn: Turn, fence: Fence, step: ProviderStep, calls: Sequence[RequestedCall]
-) -> list[ToolStep]:
-    limits = Limits.stored(turn.limits)
-    known = {old.call_id: old for old in ToolStep.objects.filter(turn_id=turn.pk)}
-    fresh: list[ToolStep] = []
-    for call in calls:
-        wanted = _tool_step(turn, fence, step, call)
-        existing = known.setdefault(wanted.call_id, wanted)
-        if existing is not wanted:
-            if _identity(existing) != _identity(wanted):
-                raise Refused(ErrorCode.PROVIDER_CALL_ID_CONFLICT)
-            continue
-        wanted.sequence = len(known)
-        if wanted.sequence > limits.tool_calls_hard_stop:
-            raise BoundExceeded(ErrorCode.TOOL_CALL_LIMIT_REACHED)
-        if wanted.sequence > limits.tool_calls:
-            _store_ended(wanted, ToolStep.State.FAILED, ErrorCode.TOOL_CALL_LIMIT_REACHED)
-        fresh.append(wanted)
-    ToolStep.objects.bulk_create(fresh)
-    return _steps_of(turn.pk, calls)
-
-
-def _tool_step(turn: Turn, fence: Fence, step: ProviderStep, call: RequestedCall) -> ToolStep:
-    arguments = storable(call.arguments)
-    made = ToolStep(
-        turn_id=turn.pk,
-        provider_step_id=step.pk,
-        generation=fence.generation,
-        call_id=storable(call.call_id),
-        item_id=storable(call.item_id),
-        name=cut_utf8(storable(call.name), bounds.TOOL_NAME_MAX_BYTES),
-        effect=call.effect,
-        arguments=arguments,
-        arguments_digest=arguments_digest(arguments),
-        invocation_key=uuid4(),
-    )
-    if call.state != ToolStep.State.REQUESTED:
-        _store_ended(made, call.state, call.error_code, call.result)
-    if len(arguments.encode()) > bounds.TOOL_ARGUMENTS_MAX_BYTES:
-        made.arguments = ""
-        _store_ended(made, ToolStep.State.FAILED, ErrorCode.INVALID_TOOL_ARGUMENTS)
-    return made
-
-
-def _store_ended(
-    step: ToolStep, state: ToolStep.State, error_code: ErrorCode | None, result: str = ""
-) -> None:
-    """Make `step` one that was never started and never will be."""
-    ToolStep.LIFECYCLE.require(ToolStep.State.REQUESTED, state)
-    kept = bounded_result(result)
-    step.state = state
-    step.error_code = error_code or ErrorCode.TOOL_FAILED
-    step.result, step.result_digest, step.result_bytes = kept.text, kept.digest, kept.bytes
-    step.finished_at = Now()
-
-
-def _identity(step: ToolStep) -> tuple[str, str, str]:
-    return step.item_id, step.name, step.arguments_digest
-
-
-def _steps_of(turn_id: int, calls: Sequence[RequestedCall]) -> list[ToolStep]:
-    """Return the stored step of each call, once each, in the order the calls were made."""
-    asked = dict.fromkeys(storable(call.call_id) for call in calls)
-    stored = {step.call_id: step for step in ToolStep.objects.filter(turn_id=turn_id)}
-    return [stored[call_id] for call_id in asked if call_id in stored]

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
-
 from django.db import transaction
 from django.db.models.functions import Now
 
-from recovery.bounds import cut_utf8, storable
 from recovery.errors import ErrorCode, IllegalTransition, Refused
 from recovery.fences import Fence
-from turns import bounds
-from turns.digests import digest
 from turns.models import ToolStep
+from turns.transitions.calls import bounded_result
 from turns.transitions.locks import lock_owned
-
-CUT_MARK: Final = "\n[cut: the result was {bytes} bytes]"
 
 
 @transaction.atomic(durable=True)
@@ -78,23 +71,3 @@ def finish_tool_step(
         finished_at=Now(),
     )
     return mine.get()
-
-
-@dataclass(frozen=True, slots=True)
-class BoundedResult:
-    """What is kept of a result, and the digest and size of the whole."""
-
-    text: str
-    digest: str
-    bytes: int
-
-
-def bounded_result(result: str) -> BoundedResult:
-    """Return `result` as it can be stored: within its bound, or cut with a mark."""
-    result = storable(result)
-    size = len(result.encode())
-    text = result
-    if size > bounds.TOOL_RESULT_MAX_BYTES:
-        mark = CUT_MARK.format(bytes=size)
-        text = cut_utf8(result, bounds.TOOL_RESULT_MAX_BYTES - len(mark)) + mark
-    return BoundedResult(text, digest(result), size)

@@ -1,0 +1,149 @@
+"""The calls of a response as they are stored, and what is kept of a result.
+
+A turn and a job keep their steps in tables of their own and by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+from django.db.models.functions import Now
+
+from recovery.bounds import cut_utf8, storable
+from recovery.errors import BoundExceeded, ErrorCode, Refused
+from turns import bounds
+from turns.digests import arguments_digest, digest
+from turns.limits import Limits
+from turns.models import ToolStep
+from turns.models.steps import ToolStepFields
+
+CUT_MARK: Final = "\n[cut: the result was {bytes} bytes]"
+
+StepT = TypeVar("StepT", bound=ToolStepFields)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCall:
+    """A call of a completed response, and what was decided about it before it is stored.
+
+    `state` is `requested` for a call that may start. A call that will not (unknown tool, bad
+    arguments) is stored ended, with its code and what the model is told about it.
+    """
+
+    call_id: str
+    item_id: str
+    name: str
+    arguments: str
+    effect: ToolStep.Effect = ToolStep.Effect.READ
+    state: ToolStep.State = ToolStep.State.REQUESTED
+    error_code: ErrorCode | None = None
+    result: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedResult:
+    """What is kept of a result, and the digest and size of the whole."""
+
+    text: str
+    digest: str
+    bytes: int
+
+
+def bounded_result(result: str) -> BoundedResult:
+    """Return `result` as it can be stored: within its bound, or cut with a mark."""
+    result = storable(result)
+    size = len(result.encode())
+    text = result
+    if size > bounds.TOOL_RESULT_MAX_BYTES:
+        mark = CUT_MARK.format(bytes=size)
+        text = cut_utf8(result, bounds.TOOL_RESULT_MAX_BYTES - len(mark)) + mark
+    return BoundedResult(text, digest(result), size)
+
+
+def store_calls(
+    model: type[StepT],
+    calls: Sequence[RequestedCall],
+    *,
+    of: Mapping[str, int],
+    limits: Limits,
+    born: Mapping[str, Any],
+) -> list[StepT]:
+    """Store the calls of one response and return their steps in order, once each.
+
+    `of` names the work they belong to, `born` what each new step has beside its call. A call id
+    seen before in this work with the same identity returns the step already there. Calls past
+    the limit are stored failed with `tool_call_limit_reached`.
+
+    Raises:
+        Refused: `provider_call_id_conflict`, one call id for two calls.
+        BoundExceeded: `tool_call_limit_reached`, past the hard stop.
+    """
+    stored = model._default_manager.filter(**of)
+    known = {old.call_id: old for old in stored}
+    fresh: list[StepT] = []
+    for call in calls:
+        wanted = _step(model, call, {**of, **born})
+        existing = known.setdefault(wanted.call_id, wanted)
+        if existing is not wanted:
+            if _identity(existing) != _identity(wanted):
+                raise Refused(ErrorCode.PROVIDER_CALL_ID_CONFLICT)
+            continue
+        wanted.sequence = len(known)
+        if wanted.sequence > limits.tool_calls_hard_stop:
+            raise BoundExceeded(ErrorCode.TOOL_CALL_LIMIT_REACHED)
+        if wanted.sequence > limits.tool_calls:
+            _store_ended(wanted, ToolStep.State.FAILED, ErrorCode.TOOL_CALL_LIMIT_REACHED)
+        fresh.append(wanted)
+    if fresh:
+        model._default_manager.bulk_create(fresh)
+    return steps_called(model, calls, of=of)
+
+
+def steps_called(
+    model: type[StepT], calls: Sequence[RequestedCall], *, of: Mapping[str, int]
+) -> list[StepT]:
+    """Return the stored step of each call, once each, in the order the calls were made."""
+    asked = dict.fromkeys(storable(call.call_id) for call in calls)
+    if not asked:
+        return []
+    stored = {step.call_id: step for step in model._default_manager.filter(**of)}
+    return [stored[call_id] for call_id in asked if call_id in stored]
+
+
+def _step(model: type[StepT], call: RequestedCall, born: Mapping[str, Any]) -> StepT:
+    arguments = storable(call.arguments)
+    made = model(
+        call_id=storable(call.call_id),
+        item_id=storable(call.item_id),
+        name=cut_utf8(storable(call.name), bounds.TOOL_NAME_MAX_BYTES),
+        effect=call.effect,
+        arguments=arguments,
+        arguments_digest=arguments_digest(arguments),
+        invocation_key=uuid4(),
+        **born,
+    )
+    if call.state != ToolStep.State.REQUESTED:
+        _store_ended(made, call.state, call.error_code, call.result)
+    if len(arguments.encode()) > bounds.TOOL_ARGUMENTS_MAX_BYTES:
+        made.arguments = ""
+        _store_ended(made, ToolStep.State.FAILED, ErrorCode.INVALID_TOOL_ARGUMENTS)
+    return made
+
+
+def _store_ended(
+    step: ToolStepFields, state: ToolStep.State, error_code: ErrorCode | None, result: str = ""
+) -> None:
+    """Make `step` one that was never started and never will be."""
+    ToolStep.LIFECYCLE.require(ToolStep.State.REQUESTED, state)
+    kept = bounded_result(result)
+    step.state = state
+    step.error_code = error_code or ErrorCode.TOOL_FAILED
+    step.result, step.result_digest, step.result_bytes = kept.text, kept.digest, kept.bytes
+    step.finished_at = Now()
+
+
+def _identity(step: ToolStepFields) -> tuple[str, str, str]:
+    return step.item_id, step.name, step.arguments_digest
