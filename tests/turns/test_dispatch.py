@@ -93,7 +93,7 @@ def test_a_machine_without_threads_fails_no_request(monkeypatch: pytest.MonkeyPa
 
     conversation = make.ConversationFactory.create()
     with monkeypatch.context() as machine:
-        machine.setattr(dispatch, "_sender", None)
+        machine.setattr(dispatch._turns, "_sender", None)
         machine.setattr(threading.Thread, "start", no_thread)
         turn = transitions.admit_turn(conversation.owner_id, conversation.pk, "Why?").turn
     assert turn.state == Turn.State.QUEUED
