@@ -25,13 +25,18 @@ class ChildProcess:
     """
 
     def __init__(
-        self, module: str, *arguments: str, environment: Mapping[str, str], log: Path
+        self,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str],
+        log: Path,
+        python: str = sys.executable,
     ) -> None:
         self.log = log
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [python, "-m", module, *arguments],
                 cwd=ROOT,
                 env=dict(environment),
                 stdin=subprocess.PIPE,
