@@ -35,9 +35,10 @@ ALLOWED_KEYS: Final = frozenset(
     {
         "action", "adopted", "age_seconds", "anomalies", "attempts", "bytes", "call_count",
         "capacity", "cause", "child", "chunk_count", "claim_token", "component",
-        "conversation_id", "count", "deadline_at", "delay_seconds", "dropped", "duration_ms",
-        "error_code", "event", "event_id", "examined", "exception", "exit_status", "failed",
-        "fenced", "from_state", "generation", "host_id", "interrupted", "items", "kind",
+        "computer_id", "conversation_id", "count", "deadline_at", "delay_seconds", "dropped",
+        "duration_ms", "error_code", "event", "event_id", "examined", "exception",
+        "exit_status", "failed", "fenced", "from_state", "generation", "host_id",
+        "interrupted", "items", "job_id", "kind",
         "last_seq", "late_bytes", "lease_seconds", "level", "limit", "location", "lock_key",
         "logger", "message_id", "model", "owner", "pid", "poisoned", "port", "previous",
         "reason", "redispatched", "restarts", "retry_in_seconds", "role", "row_id", "running",

@@ -1,4 +1,4 @@
-"""The bases of the commands people run: `recover_turns` and its siblings, `pause`, `resume`."""
+"""The bases of the commands people run: `recover_turns`, `recover_work`, `pause`, `resume`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from typing import Any, ClassVar, Final
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
@@ -34,6 +35,19 @@ class OperatorCommand(BaseCommand):
             if not is_away(error):
                 raise
             raise CommandError(f"the database is away: {describe(error)}") from error
+
+
+def person_named(username: str) -> int:
+    """Return the id of the account.
+
+    Raises:
+        CommandError: there is none; exit status 2.
+    """
+    people = get_user_model()
+    try:
+        return int(people._default_manager.get_by_natural_key(username).pk)
+    except people.DoesNotExist:
+        raise CommandError("there is no such user", returncode=EXIT_USAGE) from None
 
 
 class RecoverCommand(OperatorCommand):

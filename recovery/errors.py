@@ -72,6 +72,14 @@ class ErrorCode(models.TextChoices):
     JOB_LIMIT_REACHED = "job_limit_reached", "Too many jobs are at work. Wait for one to end."
     COMPUTER_REQUIRED = "computer_required", "Say on which computer the job is to work."
     OUTSIDE_ROOTS = "outside_roots", "This directory is not one that jobs may work in."
+    COMPUTER_LIMIT_REACHED = "computer_limit_reached", "This person has no room for a computer."
+    COMPUTER_NAME_TAKEN = "computer_name_taken", "This person has another computer so named."
+    COMPUTER_ELSEWHERE = "computer_elsewhere", "This computer is another machine."
+    INVALID_ROOT = (
+        "invalid_root",
+        "A root is the absolute path of a directory that is here, without links in it.",
+    )
+    INVALID_CHECK = "invalid_check", "A check is a short name and the command it stands for."
     PAUSED = "paused", "New work is paused for maintenance."
     SERVICE_UNAVAILABLE = (
         "service_unavailable",

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from recovery.commands import OperatorCommand
+from recovery.commands import EXIT_USAGE, OperatorCommand, person_named
 from turns import bounds
 from turns.models import WebhookAddress
 from turns.transitions.conversations import is_storable, lock_person
-
-EXIT_USAGE = 2
 
 
 class Command(OperatorCommand):
@@ -38,11 +35,7 @@ class Command(OperatorCommand):
             raise CommandError(
                 "URL must be an http:// or https:// address", returncode=EXIT_USAGE
             )
-        people = get_user_model()
-        try:
-            owner_id = people._default_manager.get_by_natural_key(options["user"]).pk
-        except people.DoesNotExist:
-            raise CommandError("there is no such user", returncode=EXIT_USAGE) from None
+        owner_id = person_named(options["user"])
         if options["remove"]:
             count, _ = WebhookAddress.objects.filter(owner_id=owner_id, url=url).delete()
             self.stdout.write("Removed." if count else "It was not on the list.")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth import get_user_model
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
-from recovery.commands import OperatorCommand
+from recovery.commands import OperatorCommand, person_named
 from turns.tokens import create_token
 
 
@@ -25,9 +24,5 @@ class Command(OperatorCommand):
 
     def handle(self, *_args: object, **options: Any) -> None:
         """Store the digest, print the token."""
-        people = get_user_model()
-        try:
-            user = people._default_manager.get_by_natural_key(options["user"])
-        except people.DoesNotExist:
-            raise CommandError("there is no such user", returncode=2) from None
-        self.stdout.write(f"Authorization: Bearer {create_token(user.pk)}")
+        token = create_token(person_named(options["user"]))
+        self.stdout.write(f"Authorization: Bearer {token}")
