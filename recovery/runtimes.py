@@ -23,7 +23,7 @@ import random
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -41,6 +41,8 @@ from recovery.redaction import describe
 
 log = structlog.get_logger(__name__)
 
+# The event loop of a process that has one.
+MAIN_LOOP: Final = "main"
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 5
@@ -94,18 +96,24 @@ class RuntimeKeeper:
     `on_fenced(old_id)` is called in the keeper's thread when this runtime turns out to be
     buried. It must make the process let go of everything it runs and return soon; nothing
     that the old id claimed can be written any more.
+
+    `loops` names the event loops of the process that must turn for it to be alive; each stamps
+    a tick of its own.
     """
 
     def __init__(
-        self, role: str, *, on_fenced: Callable[[UUID], None], watch_loop: bool = True
+        self,
+        role: str,
+        *,
+        on_fenced: Callable[[UUID], None],
+        loops: Collection[str] = (MAIN_LOOP,),
     ) -> None:
         if not (role.isalpha() and role.islower() and len(role) <= ROLE_MAX_CHARS):
             raise ValueError("a role is a short lower-case word")
         self._role = role
         self._on_fenced = on_fenced
-        self._watch_loop = watch_loop
+        self._ticked_at = dict.fromkeys(loops, time.monotonic())
         self._runtime_id: UUID | None = None
-        self._ticked_at = time.monotonic()
         self._registered = threading.Event()
         self._stopping = threading.Event()
         self._session: psycopg.Connection[Any] | None = None
@@ -136,16 +144,17 @@ class RuntimeKeeper:
             TimeoutError: the database did not take it in time. Nothing keeps trying.
         """
         global _current  # noqa: PLW0603 - one process, one runtime
-        self._ticked_at = time.monotonic()
+        for loop in self._ticked_at:
+            self.beat_loop(loop)
         _current = self
         self._thread.start()
         if not self._registered.wait(timeout_seconds):
             self.stop()
             raise TimeoutError("no runtime could be registered")
 
-    def beat_loop(self) -> None:
-        """Say that the event loop turns. Call it every half second from the loop itself."""
-        self._ticked_at = time.monotonic()
+    def beat_loop(self, loop: str = MAIN_LOOP) -> None:
+        """Say that an event loop turns. Call it every half second from the loop itself."""
+        self._ticked_at[loop] = time.monotonic()
 
     def stop(self) -> None:
         """End the runtime; return when its end is committed or the database stays away for 5 s.
@@ -197,7 +206,7 @@ class RuntimeKeeper:
         if (
             self._runtime_id is not None
             and self._session is not None
-            and not self._loop_turns()
+            and not self._loops_turn()
         ):
             return runtime_id
         if self._session is None:
@@ -264,16 +273,16 @@ class RuntimeKeeper:
                 time.sleep(RECONNECT_MIN_SECONDS)
         self._close()
 
-    def _loop_turns(self) -> bool:
-        if not self._watch_loop:
-            return True
-        return time.monotonic() - self._ticked_at < bounds.LOOP_TICK_MAX_AGE_SECONDS
+    def _loops_turn(self) -> bool:
+        """True while every loop's tick is young: one that hangs holds up all it serves."""
+        too_old = time.monotonic() - bounds.LOOP_TICK_MAX_AGE_SECONDS
+        return all(ticked_at > too_old for ticked_at in self._ticked_at.values())
 
     def _await_next(self) -> None:
         """Wait for the next renewal; notice at once a lost session or a stop."""
         assert self._session is not None  # noqa: S101 - opened before
         pgconn = self._session.pgconn
-        seconds = bounds.RENEW_SECONDS if self._loop_turns() else STALE_LOOP_POLL_SECONDS
+        seconds = bounds.RENEW_SECONDS if self._loops_turn() else STALE_LOOP_POLL_SECONDS
         end = time.monotonic() + seconds
         events = (
             select.poll()

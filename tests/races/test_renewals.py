@@ -25,7 +25,7 @@ def run(statement: str) -> None:
 
 @pytest.fixture
 def keeper(transactional_db: None) -> Iterator[RuntimeKeeper]:
-    keeper = RuntimeKeeper("worker", on_fenced=lambda _: None, watch_loop=False)
+    keeper = RuntimeKeeper("worker", on_fenced=lambda _: None, loops=())
     keeper.start()
     yield keeper
     keeper.stop()

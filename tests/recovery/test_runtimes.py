@@ -39,7 +39,7 @@ def start(fenced: queue.Queue[UUID]) -> Iterator[Start]:
     keepers: list[RuntimeKeeper] = []
 
     def make(role: str = "worker", **options: Any) -> RuntimeKeeper:
-        options = {"on_fenced": fenced.put, "watch_loop": False, **options}
+        options = {"on_fenced": fenced.put, "loops": (), **options}
         keeper = RuntimeKeeper(role, **options)
         keepers.append(keeper)
         keeper.start()
@@ -215,19 +215,22 @@ def test_a_renewal_that_fails_on_a_sound_session_keeps_its_lock(
     assert fenced.empty()
 
 
-def test_a_loop_that_does_not_tick_is_not_renewed_and_one_that_ticks_again_is(
+def test_a_process_with_a_loop_that_does_not_tick_is_not_renewed_until_all_tick_again(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "LOOP_TICK_MAX_AGE_SECONDS", 0.5)
-    keeper = start(watch_loop=True)
-    wait_until(lambda: not keeper._loop_turns(), "the tick is old")
+    keeper = start(loops=("turns", "jobs"))
+    wait_until(lambda: not keeper._loops_turn(), "the tick is old")
     time.sleep(bounds.RENEW_SECONDS / 4)  # time: a renewal may be under way
     before = row(keeper)
     quiet = threading.Event()
     assert not quiet.wait(2 * bounds.RENEW_SECONDS)
     assert row(keeper).renewed_at == before.renewed_at
+    # one of two is not enough
+    keeper.beat_loop("turns")
+    assert not keeper._loops_turn()
     ticked_at = time.monotonic()
-    keeper.beat_loop()
+    keeper.beat_loop("jobs")
     wait_for_renewal(before)
     assert time.monotonic() - ticked_at < bounds.RENEW_SECONDS
 
