@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from turns import bounds
-from turns.panels import panels
+from turns.panels import Object, Panel, panels
 from turns.projection import (
     MISSED_TURNS_MAX,
     SNAPSHOT_MESSAGES,
@@ -25,11 +25,11 @@ from turns.schemas import MessageView, TurnView
 
 # Live text beyond this is not in the snapshot: it follows as text frames.
 SNAPSHOT_TEXT_MAX_BYTES: Final = 16 * bounds.KIB
+# What all panels together may take of a snapshot: the messages need the rest.
+PANELS_MAX_BYTES: Final = 16 * bounds.KIB
 # What a text frame holds besides its text, and then some.
 ENVELOPE_BYTES: Final = 512
 MAX_BYTES: Final = bounds.EVENT_OUT_MAX_BYTES
-
-Object = dict[str, Any]
 
 
 def encode(kind: str, cursor: Cursor, content: Object) -> str:
@@ -69,8 +69,11 @@ def snapshot_content(snapshot: Snapshot) -> tuple[Cursor, Object]:
         "next": None,
         "turn": None if turn is None else _turn(turn, with_text=not is_long),
     }
+    room = PANELS_MAX_BYTES
     for panel in panels:
-        content[panel.key] = panel.snapshot(snapshot.panels.get(panel.key, []))
+        shown = _fitting(panel, snapshot.panels.get(panel.key, []), room)
+        content[panel.key] = panel.snapshot(shown)
+        room -= sum(_size(_json(one)) + 1 for one in shown)
     room = MAX_BYTES - ENVELOPE_BYTES - _size(_json(content))
     for message in snapshot.messages[:SNAPSHOT_MESSAGES]:
         variants = _message(message)
@@ -110,13 +113,39 @@ def change_frames(change: Change, cursor: Cursor) -> tuple[list[str], Cursor] | 
     for turn in turns:
         more, at = _turn_frames(change, turn, at)
         frames += more
+    frames += [("message", at, _message(message)) for message in change.messages]
     for panel in panels:
-        frames += [(panel.frame, at, [one]) for one in change.panels.get(panel.key, [])]
+        objects = change.panels.get(panel.key, [])
+        if panel.most is not None and len(objects) > panel.most:
+            return None
+        frames += [(panel.frame, at, panel.variants(one)) for one in objects]
+    if turns and not frames:
+        # whatever it was that happened, the view has to be told of the revision
+        frames = [("turn", at, _turn_variants(turns[-1]))]
 
     at = replace(at, revision=change.revision)
     encoded = [_encoded(*one) for one in frames[:-1]]
     encoded += [_encoded(kind, at, variants) for kind, _, variants in frames[-1:]]
     return encoded, at
+
+
+def _fitting(panel: Panel, objects: Sequence[Object], room: int) -> list[Object]:
+    """Return as many of the last `objects` as have room, and as much of each."""
+    chosen: list[list[Object]] = []
+    for one in reversed(objects[-1:] if panel.single else objects):
+        variants = list(panel.variants(one)[panel.heavy :])
+        room -= _size(_json(variants[-1])) + 1
+        if room < 0:
+            break
+        chosen.append(variants)
+    shown: list[Object] = []
+    for variants in chosen:  # each has room for its smallest form; the rest goes to the last
+        smallest = _size(_json(variants[-1]))
+        sizes = ((v, _size(_json(v)) - smallest) for v in variants)
+        fullest, more = next((v, size) for v, size in sizes if size <= max(room, 0))
+        room -= more
+        shown.append(fullest)
+    return shown[::-1]
 
 
 # A frame before it is encoded: its variants from the fullest to the one that always fits.
@@ -152,8 +181,7 @@ def _turn_frames(change: Change, turn: TurnView, cursor: Cursor) -> tuple[list[_
     """Return what shows `turn` to a view at `cursor`, which knows it or the one before."""
     is_new = int(turn.id) != cursor.turn_id
     if not is_new and cursor.ended:
-        is_all = turn is (change.turns or ())[-1]
-        return [("turn", cursor, _turn_variants(turn))] if is_all else [], cursor
+        return [], cursor  # an end that was shown does not change
     frames: list[_Frame] = []
     at = Cursor(cursor.revision, int(turn.id)) if is_new else cursor
     if turn.is_open:

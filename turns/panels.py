@@ -6,34 +6,63 @@ statement as the conversation's, so the page never sees one without the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, LiteralString
+
+Object = dict[str, Any]
+
+
+def as_it_is(one: Object) -> Sequence[Object]:
+    """Return the only form there is of a small object."""
+    return [one]
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One app's part of the page and of the live view.
+    """One app's part of the live view and of the page.
 
-    `key` is where its objects stand in a snapshot, `frame` the type of the frame that carries
-    one of them. `objects_sql` is an expression over the conversation `c` that yields a JSON
-    array, newest last, of objects with an `id`; every transition of such an object raises the
-    conversation's revision. A `single` panel has one object or none: the last of them.
-    `template` is included in the page below the messages, `script` is the ES module that draws
-    it: it exports `start(page)`.
+    In the live view, `key` is where its objects stand in a snapshot, and `frame` the type of
+    the frame that carries one of them. Its SQL is about the conversation `c`, for a view that
+    has seen revision `s.revision` of it: 0 for a snapshot, which begins anew. Every transition
+    of an object raises the conversation's revision.
+
+    `objects_sql` is an expression that yields a JSON array of objects with an `id`, the most
+    important last. A view that missed more than `most` of them is shown a snapshot. A `single`
+    panel has one object or none: the last of them. `messages_sql` selects the ids of messages
+    without a turn that the app has added since; `about_sql` is an expression over such a
+    message `m` that yields what the page says about it ({type, id, label, title, state}), NULL
+    for one of another app.
+
+    `variants` gives the forms of an object, from the fullest to one that always fits into a
+    frame; the first `heavy` of them are too large for a snapshot.
+
+    On the page, `bar` is included in its header, `template` below the messages and `aside`
+    beside them. `style` is a sheet; `script` the ES module that draws the panel. It exports
+    `start(page, told)`, and is handed what is `told` here.
     """
 
     key: str
     frame: str
     objects_sql: LiteralString
     single: bool = False
+    most: int | None = None
+    messages_sql: LiteralString = ""
+    about_sql: LiteralString = ""
+    variants: Callable[[Object], Sequence[Object]] = as_it_is
+    heavy: int = 0
+    bar: str = ""
     template: str = ""
+    aside: str = ""
+    style: str = ""
     script: str = ""
+    told: Mapping[str, Any] = field(default_factory=dict)
 
-    def snapshot(self, objects: list[dict[str, Any]]) -> Any:
+    def snapshot(self, objects: Sequence[Object]) -> Any:
         """Return what stands under `key` in a snapshot."""
         if self.single:
             return objects[-1] if objects else None
-        return objects
+        return list(objects)
 
 
 class Panels:
@@ -52,7 +81,7 @@ class Panels:
             raise ValueError(f"panel {panel.key} is registered already")
         self._panels[panel.key] = panel
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Panel]:
         return iter(self._panels.values())
 
 

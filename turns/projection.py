@@ -56,6 +56,7 @@ MESSAGE: Final[LiteralString] = f"""
         'seq', CASE WHEN m.state = 'streaming' THEN {LIVE_SEQ} ELSE 0 END,
         'created_at', m.created_at, 'edited_at', m.edited_at, 'turn_id', t.id::text,
         'error_code', CASE WHEN m.role = 'assistant' THEN nullif(t.error_code, '') END,
+        'about', CASE WHEN t.id IS NULL THEN coalesce(/* about */ NULL::json) END,
         'steps', CASE WHEN m.role = 'assistant' THEN {TOOL_STEPS} ELSE '[]'::json END)
 """
 MESSAGE_WITH_TURN: Final[LiteralString] = """
@@ -88,7 +89,7 @@ TURN: Final[LiteralString] = f"""
 
 # --- Statements ---
 
-# Where it says panels, `_with_panels` puts the expressions of the registered ones.
+# Where it says panels, messages and about, `_with_panels` puts what the registered ones say.
 SNAPSHOTS: Final[LiteralString] = f"""
     SELECT s.place, json_build_object('revision', c.revision,
         'conversation', json_build_object(
@@ -99,8 +100,9 @@ SNAPSHOTS: Final[LiteralString] = f"""
             SELECT m.id, {MESSAGE} AS message FROM {MESSAGE_WITH_TURN}
             WHERE m.conversation_id = c.id ORDER BY m.id DESC LIMIT %(limit)s) w),
         'panels', json_build_object(/* panels */))::text
-    FROM unnest(%(conversations)s::bigint[], %(owners)s::bigint[])
-        WITH ORDINALITY AS s(conversation_id, owner_id, place)
+    FROM (SELECT u.*, 0::bigint AS revision
+          FROM unnest(%(conversations)s::bigint[], %(owners)s::bigint[])
+              WITH ORDINALITY AS u(conversation_id, owner_id, place)) AS s
     JOIN turns_conversation c ON c.id = s.conversation_id AND c.owner_id = s.owner_id
 """  # noqa: S608  constants
 # One row for each watched place that still exists. `seqs` and `texts` are what it has not seen
@@ -111,6 +113,9 @@ CHANGES: Final[LiteralString] = f"""
             WHERE x.turn_id = s.turn_id AND x.seq = s.seq) AS is_known,
         CASE WHEN c.revision > s.revision THEN (
             SELECT json_build_object('panels', json_build_object(/* panels */),
+                'messages', coalesce((SELECT json_agg({MESSAGE} ORDER BY m.id)
+                    FROM {MESSAGE_WITH_TURN}
+                    WHERE m.conversation_id = c.id AND m.id IN (/* messages */)), '[]'::json),
                 'turns', coalesce(json_agg(x.turn ORDER BY x.id), '[]'::json))
             FROM (SELECT t.id, {TURN} AS turn FROM turns_turn t
                   WHERE t.conversation_id = c.id AND t.id >= s.turn_id
@@ -210,6 +215,8 @@ class Change:
     is_known: bool
     # None when the revision has not moved
     turns: tuple[TurnView, ...] | None
+    # those without a turn
+    messages: tuple[MessageView, ...]
     panels: dict[str, list[dict[str, Any]]]
 
 
@@ -224,8 +231,14 @@ def changes_statement() -> LiteralString:
 
 
 def _with_panels(statement: LiteralString) -> LiteralString:
-    parts = ", ".join(f"'{p.key}', coalesce(({p.objects_sql}), '[]'::json)" for p in panels)
-    return statement.replace("/* panels */", parts)
+    objects = ", ".join(f"'{p.key}', coalesce(({p.objects_sql}), '[]'::json)" for p in panels)
+    added = " UNION ALL ".join(f"({p.messages_sql})" for p in panels if p.messages_sql)
+    about = "".join(f"({p.about_sql}), " for p in panels if p.about_sql)
+    return (
+        statement.replace("/* panels */", objects)
+        .replace("/* messages */", added or "NULL")
+        .replace("/* about */", about)
+    )
 
 
 def snapshots_parameters(places: Iterable[tuple[int, int]]) -> dict[str, Any]:
@@ -257,7 +270,7 @@ def read_snapshot(text: str) -> Snapshot:
         revision=value["revision"],
         conversation=ConversationShape.model_validate(value["conversation"]),
         turn=_turn(value["turn"]) if value["turn"] else None,
-        messages=tuple(MessageView.model_validate(m) for m in value["messages"]),
+        messages=_messages(value["messages"]),
         panels=value["panels"],
     )
 
@@ -273,6 +286,7 @@ def read_change(row: Sequence[Any]) -> Change:
         chunks=tuple(zip(seqs or (), texts or (), strict=True)),
         is_known=is_known,
         turns=None if value is None else tuple(_turn(t) for t in value["turns"]),
+        messages=() if value is None else _messages(value["messages"]),
         panels={} if value is None else value["panels"],
     )
 
@@ -284,13 +298,17 @@ def _turn(value: dict[str, Any]) -> TurnView:
     )
 
 
+def _messages(values: Iterable[dict[str, Any]]) -> tuple[MessageView, ...]:
+    return tuple(MessageView.model_validate(value) for value in values)
+
+
 # --- Through Django ---
 
 
 def snapshot(conversation_id: int, owner_id: int) -> Snapshot | None:
     """Return the conversation as it is now; None when this person has no such conversation."""
     parameters = snapshots_parameters([(conversation_id, owner_id)])
-    rows = _rows(snapshots_statement(), parameters)
+    rows = _rows(SNAPSHOTS, parameters)
     return read_snapshot(rows[0][1]) if rows else None
 
 
@@ -337,7 +355,7 @@ def messages(
     )
     if not rows:
         return None
-    return [MessageView.model_validate(value) for value in json.loads(rows[0][0])]
+    return list(_messages(json.loads(rows[0][0])))
 
 
 def conversations(
@@ -373,5 +391,5 @@ def conversations(
 
 def _rows(statement: LiteralString, parameters: dict[str, Any]) -> list[Sequence[Any]]:
     with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
+        cursor.execute(_with_panels(statement), parameters)
         return cast(list[Sequence[Any]], cursor.fetchall())

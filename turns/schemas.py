@@ -96,11 +96,22 @@ class Step(Shape):
     error_code: str | None
 
 
+class About(Shape):
+    """What an assistant's message without a turn belongs to: a job it reports on."""
+
+    type: str
+    id: str
+    label: str = Field(description="What kind of thing it is, in words.")
+    title: str
+    state: str
+
+
 class MessageView(MessageShape):
     """A message with all the page shows of it."""
 
     edited_at: Moment | None = None
     error_code: str | None = None
+    about: About | None = None
     seq: int = Field(default=0, exclude=True)
     steps: tuple[Step, ...] = Field(default=(), description="The tool calls of the answer.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -210,6 +211,111 @@ def test_another_apps_objects_are_read_in_the_same_statement_and_shown_in_frames
         # only the last frame carries the moved revision
         assert [f'"cursor":"{n}.{turn.pk}.0.0.0"' in shown[0][n] for n in (0, 1)] == [True] * 2
         assert shown[1] == Cursor(1, turn.pk)
+
+
+def shown_objects(*names: str, **panel: Any) -> Panel:
+    """Return a panel that shows an object for each of `names`, in this order."""
+    listed = ", ".join(f"json_build_object('id', '{name}')" for name in names)
+    sql: Any = f"SELECT json_build_array({listed})"
+    return Panel("jobs", "job", sql, **panel)
+
+
+def change_since(turn: Turn, cursor: Cursor) -> tuple[list[dict[str, Any]], Cursor] | None:
+    """Return the frames that continue a view at `cursor`, None when only a snapshot does."""
+    Conversation.objects.update(revision=1)
+    (change,) = changes(watched(turn, cursor))
+    assert change is not None
+    shown = frames.change_frames(change, cursor)
+    return shown and ([json.loads(frame) for frame in shown[0]], shown[1])
+
+
+def test_a_message_an_app_has_added_arrives_like_any_other_and_says_what_it_is_about() -> None:
+    turn = TurnFactory(completed=True)
+    added = MessageFactory(conversation=turn.conversation, answered=True, text="*Done*")
+    since: Any = (
+        "SELECT x.id FROM turns_message x WHERE x.conversation_id = c.id "
+        "AND x.text = '*Done*' AND s.revision < 1"
+    )
+    about: Any = (
+        "SELECT json_build_object('type', 'job', 'id', m.id::text, 'label', 'Job', "
+        "'title', 'A goal', 'state', 'failed')"
+    )
+    panel = shown_objects("7", messages_sql=since, about_sql=about)
+    with registered(panel):
+        seen = change_since(turn, Cursor(0, turn.pk, ended=True))
+        assert seen is not None
+        message, job = seen[0]
+        assert (message["type"], message["id"], job["type"]) == (
+            "message",
+            str(added.pk),
+            "job",
+        )
+        assert (message["html"], message["turn_id"]) == ("<p><em>Done</em></p>\n", None)
+        assert message["about"] == {
+            "type": "job", "id": str(added.pk), "label": "Job", "title": "A goal",
+            "state": "failed",
+        }  # fmt: skip
+        # who loses the second frame is given both again
+        assert (message["cursor"], job["cursor"]) == (f"0.{turn.pk}.0.0.1", str(seen[1]))
+        Conversation.objects.update(revision=2)
+        (later,) = changes(watched(turn, seen[1]))
+        assert later is not None
+        assert later.messages == ()
+        snapshot = projection.snapshot(turn.conversation_id, turn.conversation.owner_id)
+        assert snapshot is not None
+        assert [m.about is not None for m in snapshot.messages] == [True, False, False]
+        found = projection.message(added.pk, turn.conversation.owner_id)
+        assert found is not None
+        assert found.about is not None
+        assert found.turn_id is None
+
+
+def test_the_end_of_a_turn_is_shown_once_whatever_else_happens_afterwards() -> None:
+    turn = TurnFactory(completed=True)
+    seen = change_since(turn, Cursor(0, turn.pk, ended=True))
+    assert seen is not None
+    assert [frame["type"] for frame in seen[0]] == ["turn"]  # nothing else tells the revision
+    with registered(shown_objects("1", "2")):
+        seen = change_since(turn, Cursor(0, turn.pk, ended=True))
+    assert seen is not None
+    assert [frame["type"] for frame in seen[0]] == ["job", "job"]
+    assert seen[1] == Cursor(1, turn.pk, ended=True)
+
+
+def test_who_missed_too_many_objects_is_shown_a_snapshot() -> None:
+    turn = TurnFactory(completed=True)
+    with registered(shown_objects("1", "2", most=2)):
+        assert change_since(turn, Cursor(0, turn.pk, ended=True)) is not None
+    with registered(shown_objects("1", "2", "3", most=2)):
+        assert change_since(turn, Cursor(0, turn.pk, ended=True)) is None
+
+
+def test_objects_of_panels_leave_room_for_messages() -> None:
+    """The last objects are there, and the last of them with the most they may say."""
+    conversation = ConversationFactory()
+    MessageFactory(conversation=conversation, text="w" * 8_000)
+
+    def variants(one: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{**one, "size": size, "text": "x" * size} for size in (20_000, 9_000, 400)]
+
+    place = (conversation.pk, conversation.owner_id)
+    names = [str(number) for number in range(100)]
+    with registered(shown_objects(*names[:3], variants=variants, heavy=1)):
+        snapshot = projection.snapshot(*place)
+        assert snapshot is not None
+        _, content = frames.snapshot_content(snapshot)
+    sizes = {one["id"]: one["size"] for one in content["jobs"]}
+    assert sizes == {"0": 400, "1": 400, "2": 9_000}
+    assert len(content["messages"]) == 1
+    with registered(shown_objects(*names, variants=variants, heavy=1)):
+        snapshot = projection.snapshot(*place)
+        assert snapshot is not None
+        (frame,), _ = frames.snapshot_frames(snapshot)
+    shown = json.loads(frame)
+    assert [one["id"] for one in shown["jobs"]] == names[-len(shown["jobs"]) :]
+    assert len(shown["jobs"]) > 30
+    assert len(json.dumps(shown["jobs"])) <= frames.PANELS_MAX_BYTES * 1.1
+    assert len(frame.encode()) <= frames.MAX_BYTES
 
 
 def test_a_panel_is_registered_once() -> None:
