@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from django.conf import settings
@@ -20,6 +21,7 @@ from recovery.switches import State, set_release
 
 EXIT_UNSETTLED: Final = 1
 EXIT_USAGE: Final = 2
+HINTS_SECONDS: Final = 2.0
 
 
 class OperatorCommand(BaseCommand):
@@ -51,9 +53,13 @@ def person_named(username: str) -> int:
 
 
 class RecoverCommand(OperatorCommand):
-    """Recovers one kind of row now, by the same function as the periodic sweep."""
+    """Recovers one kind of row now, by the same function as the periodic sweep.
+
+    `hints` wait until what recovery announced has left, before the process ends.
+    """
 
     kind: ClassVar[str]
+    hints: ClassVar[Sequence[Callable[[float], object]]] = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options shared by all recover commands."""
@@ -78,7 +84,11 @@ class RecoverCommand(OperatorCommand):
             raise CommandError("--limit takes a number of rows from 1", returncode=EXIT_USAGE)
         if self.kind not in runner.registered():
             raise CommandError(f"nothing recovers {self.kind} here", returncode=EXIT_USAGE)
-        report = self._watch(options) if options["watch"] else self._pass(options)
+        try:
+            report = self._watch(options) if options["watch"] else self._pass(options)
+        finally:
+            for flush in self.hints:
+                flush(HINTS_SECONDS)
         if not report.all_settled:
             raise SystemExit(EXIT_UNSETTLED)
 

@@ -1,4 +1,4 @@
-"""`manage.py pause [turns]`: let no new work begin."""
+"""`manage.py pause [turns] [work]`: let no new work begin."""
 
 from __future__ import annotations
 

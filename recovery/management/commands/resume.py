@@ -1,4 +1,4 @@
-"""`manage.py resume [turns]`: let new work begin again."""
+"""`manage.py resume [turns] [work]`: let new work begin again."""
 
 from __future__ import annotations
 
