@@ -88,7 +88,6 @@ def child_row_triggers(
     parent: str,
     parent_key: str,
     parent_states: Iterable[str],
-    adopted: bool = False,
 ) -> list[pgtrigger.Trigger]:
     """Return what keeps a child of an owned row honest.
 
@@ -96,23 +95,17 @@ def child_row_triggers(
     legal moves, frozen end, and `fixed` columns. An insert is judged against its locked parent:
     see `child_fence`.
 
-    A child that stays open when its parent is `adopted` moves to the new generation, in the
-    transaction that raises the parent's: `generation` is not fixed, and the child carries a
-    `write_mark` of its own with the `fence_presented` constraint. A generation that never falls
-    belongs to it, as a stale save of the whole row brings a mark that fits.
+    A child that stays open when its parent is adopted moves to the new generation, which is not
+    `fixed` then. It carries a `write_mark` of its own with `fence_presented`, and two rules
+    more: the mark moves, and the generation never falls, as a stale save of the whole row
+    brings a mark that fits.
     """
-    rules = [
+    return [
         refuse_update(table, "moves", lifecycle.violation_sql()),
         refuse_update(table, "end_is_final", in_states("OLD", lifecycle.terminal)),
         refuse_update(table, "identity_is_fixed", changed(fixed)),
         child_fence(table, parent=parent, parent_key=parent_key, parent_states=parent_states),
     ]
-    if adopted:
-        rules += [
-            refuse_update(table, "fence", "NEW.write_mark = OLD.write_mark"),
-            refuse_update(table, "generation", "NEW.generation < OLD.generation"),
-        ]
-    return rules
 
 
 def child_fence(

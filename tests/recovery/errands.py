@@ -4,8 +4,9 @@
              running -> queued                    released, for another claim
     leg      requested -> running -> done | interrupted
 
-A released errand has no owner and the next generation. Its running legs end, as nobody knows how
-they went; its requested legs are re-homed to the new generation, by the release and by the claim.
+A released errand has no owner and the next generation. Its running legs end, as nobody knows
+how they went; its requested legs are re-homed to the new generation, by the release and by the
+claim.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from recovery.lifecycles import Lifecycle
 from recovery.models import Action, Cause
 from recovery.runner import Orphan, Recovery, Settled
 from recovery.switches import MAY_CLAIM_SQL
-from recovery.triggers import child_row_triggers, owned_row_triggers
+from recovery.triggers import child_row_triggers, owned_row_triggers, refuse_update
 from tests.recovery.parcels import tables
 
 _registry = Apps()
@@ -137,15 +138,23 @@ TRIGGERS: Final[Mapping[type[models.Model], Sequence[pgtrigger.Trigger]]] = {
     Errand: owned_row_triggers(
         "errands_errand", ERRAND, fixed=["yard_id", "host_id", "address"], adopted=True
     ),
-    Leg: child_row_triggers(
-        "errands_leg",
-        LEG,
-        fixed=["errand_id", "text"],
-        parent="errands_errand",
-        parent_key="errand_id",
-        parent_states=["running"],
-        adopted=True,
-    ),
+    Leg: [
+        *child_row_triggers(
+            "errands_leg",
+            LEG,
+            fixed=["errand_id", "text"],
+            parent="errands_errand",
+            parent_key="errand_id",
+            parent_states=["running"],
+        ),
+        refuse_update("errands_leg", "fence", "NEW.write_mark = OLD.write_mark"),
+        refuse_update(
+            "errands_leg",
+            "generation",
+            "NEW.generation < OLD.generation OR (NEW.generation > OLD.generation "
+            "AND NOT (OLD.state = 'requested' AND NEW.state = 'requested'))",
+        ),
+    ],
 }
 
 
@@ -432,6 +441,11 @@ class EagerRecovery(ErrandRecovery):
 def every_errand() -> Iterator[tuple[Any, ...]]:
     """Yield each row with the transaction that wrote it: equal means nothing was written."""
     with connection.cursor() as cursor:
-        for table in ("errands_yard", "errands_errand", "errands_leg", "recovery_recoveryevent"):
+        for table in (
+            "errands_yard",
+            "errands_errand",
+            "errands_leg",
+            "recovery_recoveryevent",
+        ):
             cursor.execute(f"SELECT t.xmin::text, t::text FROM {table} t ORDER BY t.id")
             yield from cursor.fetchall()
