@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -89,21 +89,29 @@ def record_skips(kind: str, row_ids: Sequence[int]) -> None:
                 log.warning("recovery.row_stays_locked", kind=kind, row_id=row_id, count=count)
 
 
-def clear(kind: str, row_ids: Sequence[int]) -> None:
+def clear(kind: str, row_ids: Iterable[int]) -> None:
     """Forget these rows, in the transaction that settles them."""
+    _forget(kind, row_ids, "TRUE")
+
+
+def forget_settled(kind: str, row_ids: Collection[int]) -> None:
+    """After a whole pass, forget the rows that were due when it began and are no orphans.
+
+    Not the rows that came due during the pass, nor those another pass has recorded meanwhile:
+    this one has not looked at them.
+    """
+    if row_ids:
+        _forget(kind, row_ids, "next_retry_at <= clock_timestamp()")
+
+
+def _forget(kind: str, row_ids: Iterable[int], condition: str) -> None:
+    """Delete by ascending row, as `record_skips` writes: another sweep may be at the same
+    rows."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "DELETE FROM recovery_recoveryfailure "
-            "WHERE kind = %s AND row_id = ANY(%s::bigint[])",
+            "WITH held AS MATERIALIZED (SELECT id FROM recovery_recoveryfailure "  # noqa: S608
+            f"WHERE kind = %s AND row_id = ANY(%s::bigint[]) AND {condition} "
+            "ORDER BY row_id FOR UPDATE) "
+            "DELETE FROM recovery_recoveryfailure WHERE id IN (SELECT id FROM held)",
             [kind, array(row_ids)],
-        )
-
-
-def forget_settled(kind: str, *, unsettled: Sequence[int]) -> None:
-    """After a whole pass, forget the rows that were due and no orphans any more."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "DELETE FROM recovery_recoveryfailure WHERE kind = %s "
-            "AND next_retry_at <= clock_timestamp() AND row_id <> ALL(%s::bigint[])",
-            [kind, list(unsettled)],
         )

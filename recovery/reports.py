@@ -12,7 +12,7 @@ REPORT_ROWS_MAX: Final = 20_000
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """The counts of one pass over one kind, and its rows (at most 20,000)."""
+    """The counts of one pass over one kind, its rows (at most 20,000) and who is left over."""
 
     kind: str
     examined: int = 0
@@ -23,6 +23,7 @@ class RecoveryReport:
     failed: int = 0
     duration_ms: int = 0
     rows: list[dict[str, str]] = field(default_factory=list)
+    unsettled: set[int] = field(default_factory=set)
 
     @property
     def all_settled(self) -> bool:
@@ -37,6 +38,8 @@ class RecoveryReport:
     def note(self, orphan: Orphan, action: str, error_code: str = "") -> None:
         """Count one row and list it. `action` is the name of a count."""
         setattr(self, action, getattr(self, action) + 1)
+        if action in {"skipped", "failed"}:
+            self.unsettled.add(orphan.pk)
         self.show(orphan, action, error_code)
 
     def show(self, orphan: Orphan, action: str, error_code: str = "") -> None:

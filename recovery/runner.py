@@ -29,8 +29,16 @@ subclass looks like this, and the hooks are called in this order:
     runs after the commit: send a claim hint for each row. Queued rows are redispatched by the
     runner itself with back-off (5 s at admission, then 15, 45, 135 s): it raises
     `dispatch_count`, moves `next_dispatch_at` and `write_mark`. Admission sets
-    `next_dispatch_at = now() + 5 s`. An adopting recovery may name rows it has just released
-    here too: call `self.dispatch` from `publish`.
+    `next_dispatch_at = now() + 5 s`.
+
+A recovery that adopts *releases*: back to a queued state with the next generation and its
+first mark, no owner, no token, `dispatch_count` 0, a new `queue_deadline_at`, and
+`next_dispatch_at = now() + 5 s` as at admission: a row due at once would be hinted at, and
+written, once more by the next pass. The hint is `self.dispatch`, called from `publish`. Return
+`Settled(orphan, Action.ADOPTED)`; the event keeps the generation and the owner that were lost.
+A row is taken up once in a pass, whatever becomes of it meanwhile. What settling depends on
+beside the cause (attempts left, `cancel_requested_at`) is read in `settle`, under the lock.
+`owned_row_triggers(adopted=True)` has the database refuse a release without a generation.
 
 Neither `publish` nor `dispatch` can fail a pass: what they raise is logged and swallowed
 (they are hints).
@@ -150,6 +158,7 @@ class Recovery(ABC):
             pass  # refuses to run inside another transaction; costs no round trip
         known = failures.held_back(self.kind)
         past = {row_id for row_id, waits in known.items() if waits}
+        due = known.keys() - past
         seen: set[int] = set()
         locked: list[Orphan] = []
         while limit is None or report.examined < limit:
@@ -175,16 +184,12 @@ class Recovery(ABC):
                 break
         if locked:
             self._settle_locked(locked, report)
-        if limit is None and not dry_run and (known or not report.all_settled):
-            failures.forget_settled(self.kind, unsettled=self._unsettled(report))
+        if limit is None and not dry_run:
+            failures.forget_settled(self.kind, due - report.unsettled)
         report.duration_ms = round((time.monotonic() - started) * 1000)
         if report.examined and not dry_run:
             log.info("recovery.pass", **report.counts())
         return report
-
-    @staticmethod
-    def _unsettled(report: RecoveryReport) -> list[int]:
-        return [int(row["id"]) for row in report.rows if row["action"] in {"skipped", "failed"}]
 
     def _settle_locked(self, locked: Sequence[Orphan], report: RecoveryReport) -> None:
         """Give rows another session had locked a second chance, then report them as skipped."""
