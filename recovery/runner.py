@@ -194,7 +194,10 @@ class Recovery(ABC):
     def _settle_locked(self, locked: Sequence[Orphan], report: RecoveryReport) -> None:
         """Give rows another session had locked a second chance, then report them as skipped."""
         time.sleep(LOCKED_PAUSE_SECONDS)
-        skipped = self._settle_batch(locked, report)
+        skipped: list[Orphan] = []
+        for start in range(0, len(locked), self.batch_rows):
+            skipped += self._settle_batch(locked[start : start + self.batch_rows], report)
+            liveness.keep_pulse()
         for orphan in skipped:
             report.note(orphan, "skipped")
         failures.record_skips(self.kind, [orphan.pk for orphan in skipped])

@@ -331,6 +331,20 @@ class TestChildrenThatSurviveAnAdoption:
             )
 
 
+def test_a_second_chance_for_locked_rows_keeps_to_the_bound_of_a_batch(
+    recovery: ErrandRecovery, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovery.batch_rows = 4  # type: ignore[misc]
+    for _ in range(10):
+        errand()
+    with psycopg.connect(database_url) as other:
+        other.execute("SELECT FROM errands_errand FOR NO KEY UPDATE")
+        monkeypatch.setattr("recovery.runner.time.sleep", lambda _: other.rollback())
+        report = recovery.settle_orphans()
+    assert (report.examined, report.adopted, report.skipped) == (10, 10, 0)
+    assert [len(batch) for batch in recovery.batches] == [4, 4, 2]
+
+
 def test_a_failure_that_comes_due_during_a_pass_is_not_forgotten(
     recovery: ErrandRecovery,
 ) -> None:
