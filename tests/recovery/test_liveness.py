@@ -16,6 +16,7 @@ from recovery import bounds, liveness
 from recovery.connections import application_name
 from recovery.models import Pulse, Runtime
 from tests.support.runtimes import age, runtime_row, stop_reason, watch_database
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -37,6 +38,19 @@ def locked_runtime(session: psycopg.Connection[Any], **columns: Any) -> Runtime:
     (key,) = session.execute("SELECT nextval('recovery_runtime_lock_key')").fetchone() or (0,)
     session.execute("SELECT pg_advisory_lock(%s)", [key])
     return runtime_row(lock_key=key, lock_backend_pid=session.info.backend_pid, **columns)
+
+
+def end(session: psycopg.Connection[Any]) -> None:
+    """Close the session; return once the server has let go of its lock as well."""
+    pid = session.info.backend_pid
+    session.close()
+
+    def gone() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid])
+            return cursor.fetchone() is None
+
+    wait_until(gone, "the server has ended the session")
 
 
 def test_a_runtime_whose_lease_expired_is_buried() -> None:
@@ -65,7 +79,7 @@ def test_a_missing_lock_is_looked_at_twice_with_the_grace_between(
 ) -> None:
     watch_database()
     runtime = locked_runtime(session)
-    session.close()
+    end(session)
     waits: list[float] = []
 
     def wait(seconds: float) -> None:
@@ -84,7 +98,7 @@ def test_a_second_look_before_the_grace_is_over_buries_nobody(
 ) -> None:
     watch_database()
     runtime = locked_runtime(session)
-    session.close()
+    end(session)
     assert liveness.bury(wait=lambda _: None).buried == ()
     assert liveness.bury(wait=never).buried == ()
     assert stop_reason(runtime.pk) == ""
@@ -95,7 +109,7 @@ def test_a_renewal_between_the_looks_saves_the_runtime(
 ) -> None:
     watch_database()
     runtime = locked_runtime(session)
-    session.close()
+    end(session)
     with psycopg.connect(database_url, autocommit=True) as fresh:
 
         def reconnect(seconds: float) -> None:
