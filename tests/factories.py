@@ -36,6 +36,16 @@ from turns.models import (
     WebhookAddress,
 )
 from turns.transitions import RequestFacts
+from work.bounds import QUEUE_DEADLINE_SECONDS as JOB_QUEUE_DEADLINE_SECONDS
+from work.limits import JobLimits
+from work.models import (
+    Computer,
+    JobReport,
+    JobReportMessage,
+    WorkJob,
+    WorkProviderStep,
+    WorkStep,
+)
 
 M = TypeVar("M", bound=Model)
 
@@ -285,10 +295,196 @@ class NoteFactory(RowFactory[Note]):
     invocation_key = factory.LazyFunction(uuid.uuid4)
 
 
-def fence_of(turn: Turn) -> Fence:
-    """Return the proof the owner of a running turn holds."""
-    assert turn.claim_token is not None
-    return Fence(turn.pk, turn.generation, turn.claim_token)
+class ComputerFactory(RowFactory[Computer]):
+    """A computer on the machine of `RuntimeFactory`."""
+
+    class Meta:
+        model = Computer
+
+    class Params:
+        revoked = Trait(revoked_at=Now_)
+
+    person = factory.SubFactory(UserFactory)
+    name = factory.Sequence("laptop {}".format)
+    host_id = "test-host"
+    roots = ["/srv/projects"]
+    checks = {"tests": ["script/test"]}
+
+
+def _authority(job: Any) -> dict[str, Any]:
+    computer: Computer | None = job.computer
+    if computer is None:
+        return {"agent": job.agent}
+    return {
+        "computer_id": computer.pk,
+        "name": computer.name,
+        "host_id": computer.host_id,
+        "roots": computer.roots,
+        "tier": computer.tier,
+        "checks": computer.checks,
+        "cwd": job.cwd,
+        "agent": job.agent,
+    }
+
+
+class WorkJobFactory(RowFactory[WorkJob]):
+    """A queued deep-work job of its own person and conversation."""
+
+    class Meta:
+        model = WorkJob
+
+    class Params:
+        runtime = None
+        lost = False
+        running = Trait(
+            state="running",
+            owner=factory.LazyAttribute(_owner),
+            generation=1,
+            claim_token=factory.LazyFunction(uuid.uuid4),
+            write_mark=factory.LazyAttribute(lambda job: claimed_mark(job.generation)),
+            attempts=1,
+            claimed_at=Now_,
+            deadline_at=factory.LazyFunction(lambda: Now() + timedelta(minutes=10)),
+        )
+        orphaned = Trait(running=True, lost=True)
+        # given up by a dead worker, and waiting for another
+        released = Trait(
+            generation=2,
+            write_mark=claimed_mark(2),
+            attempts=1,
+            claimed_at=Now_,
+            deadline_at=factory.LazyFunction(lambda: Now() + timedelta(minutes=10)),
+            queue_deadline_at=factory.LazyFunction(lambda: Now() + timedelta(minutes=5)),
+        )
+        cancel_requested = Trait(running=True, cancel_requested_at=Now_)
+        overdue = Trait(
+            running=True, deadline_at=factory.LazyFunction(lambda: Now() - timedelta(minutes=1))
+        )
+        completed = Trait(state="completed", finished_at=Now_)
+        failed = ending("failed", "provider_unavailable")
+        cancelled = ending("cancelled", "cancelled")
+        interrupted = ending("interrupted", "adoption_attempts_exhausted")
+        budget_exhausted = ending("budget_exhausted", "budget_exhausted")
+        coding = Trait(
+            kind="coding",
+            computer=factory.SubFactory(
+                ComputerFactory, person=factory.SelfAttribute("..person")
+            ),
+            host_id=factory.SelfAttribute("computer.host_id"),
+            cwd=factory.LazyAttribute(lambda job: job.computer.roots[0]),
+        )
+
+    person = factory.SubFactory(UserFactory)
+    conversation = factory.SubFactory(
+        ConversationFactory, owner=factory.SelfAttribute("..person")
+    )
+    kind = "deep_work"
+    goal = "Find out."
+    prompt = factory.SelfAttribute("goal")
+    computer = None
+    agent = ""
+    cwd = ""
+    host_id = ""
+    model = "scripted"
+    wall_clock_seconds = 600
+    authority = factory.LazyAttribute(_authority)
+    budget = factory.LazyAttribute(lambda job: JobLimits(job.wall_clock_seconds).snapshot())
+    before_message_id = 1
+    request_digest = digest("a request")
+    queue_deadline_at = factory.LazyFunction(
+        lambda: Now() + timedelta(seconds=JOB_QUEUE_DEADLINE_SECONDS)
+    )
+    next_dispatch_at = factory.LazyFunction(lambda: Now() + timedelta(seconds=5))
+
+
+class WorkChildFactory(RowFactory[M], Generic[M]):
+    """A child carries its job's generation."""
+
+    class Meta:
+        abstract = True
+
+    job = factory.SubFactory(WorkJobFactory, running=True)
+    generation = factory.SelfAttribute("job.generation")
+
+
+class WorkProviderStepFactory(WorkChildFactory[WorkProviderStep]):
+    class Meta:
+        model = WorkProviderStep
+
+    class Params:
+        completed = ending("completed")
+        failed = ending("failed", "provider_unavailable")
+        cancelled = ending("cancelled", "cancelled")
+        interrupted = ending("interrupted", "runtime_lost")
+
+    sequence = factory.LazyAttribute(lambda step: step.job.provider_steps.count() + 1)
+    model = "scripted"
+    request_digest = digest("")
+    request_bytes = 1
+
+
+class WorkStepFactory(WorkChildFactory[WorkStep]):
+    """A requested call of a completed provider step."""
+
+    class Meta:
+        model = WorkStep
+
+    class Params:
+        running = Trait(state="running", started_at=Now_)
+        succeeded = Trait(
+            state="succeeded", started_at=Now_, finished_at=Now_, result="found", result_bytes=5
+        )
+        failed = ending("failed", "tool_failed")
+        refused = ending("refused", "path_refused")
+        cancelled = ending("cancelled", "cancelled")
+        unavailable = ending("unavailable", "unknown_tool")
+        interrupted = ending("interrupted", "outcome_unknown")
+
+    provider_step = factory.SubFactory(
+        WorkProviderStepFactory, completed=True, job=factory.SelfAttribute("..job")
+    )
+    write_mark = factory.LazyAttribute(lambda step: claimed_mark(step.generation))
+    sequence = factory.LazyAttribute(lambda step: step.job.steps.count() + 1)
+    call_id = factory.Sequence(lambda n: f"call-{n}")
+    item_id = factory.Sequence(lambda n: f"item-{n}")
+    name = "search_history"
+    arguments = '{"query": "x"}'
+    arguments_digest = digest('{"query":"x"}')
+    invocation_key = factory.LazyFunction(uuid.uuid4)
+
+
+class JobReportFactory(WorkChildFactory[JobReport]):
+    class Meta:
+        model = JobReport
+
+    class Params:
+        notice = Trait(kind="notice", text="This job was interrupted.")
+
+    kind = "result"
+    text = "Found it."
+    byte_count = factory.LazyAttribute(lambda report: len(report.text.encode()))
+    digest = factory.LazyAttribute(lambda report: digest(report.text))
+
+
+class JobReportMessageFactory(RowFactory[JobReportMessage]):
+    """The message that shows a report."""
+
+    class Meta:
+        model = JobReportMessage
+
+    report = factory.SubFactory(JobReportFactory)
+    message = factory.SubFactory(
+        MessageFactory,
+        answered=True,
+        conversation=factory.SelfAttribute("..report.job.conversation"),
+        text=factory.SelfAttribute("..report.text"),
+    )
+
+
+def fence_of(row: Turn | WorkJob) -> Fence:
+    """Return the proof the owner of a running turn or job holds."""
+    assert row.claim_token is not None
+    return Fence(row.pk, row.generation, row.claim_token)
 
 
 def request_facts(**changes: Any) -> RequestFacts:

@@ -11,3 +11,10 @@ class WorkConfig(AppConfig):
     name = "work"
     default_auto_field = "django.db.models.BigAutoField"
     verbose_name = "Delegated jobs"
+
+    def ready(self) -> None:
+        """Let the sweep settle jobs."""
+        from recovery import runner  # noqa: PLC0415 - needs the registry of models
+        from work.recovery import WorkRecovery  # noqa: PLC0415
+
+        runner.register(WorkRecovery())

@@ -1,0 +1,117 @@
+"""What a job says when it did not complete: how it ended, and what is known to have happened.
+
+Nothing is made up: the sentences come from the rows, and a call whose outcome is not known is
+said to be so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from django.db import connection
+
+from recovery.arrays import array
+from recovery.errors import ErrorCode
+from work.models import WorkJob
+
+OPENINGS: Final[Mapping[str, str]] = {
+    WorkJob.State.FAILED: "This job failed.",
+    WorkJob.State.CANCELLED: "This job was cancelled.",
+    WorkJob.State.INTERRUPTED: "This job was interrupted.",
+    WorkJob.State.BUDGET_EXHAUSTED: "This job ended before it was done.",
+}
+_FACTS: Final = """
+    SELECT j.id, j.conversation_id, coalesce(j.authority ->> 'name', ''), j.agent, j.branch,
+        j.base_commit, j.attempts, s.succeeded, s.unsuccessful, s.unknown, s.unstarted
+    FROM work_workjob j CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
+            count(*) FILTER (WHERE state IN ('failed', 'refused', 'unavailable'))
+                AS unsuccessful,
+            count(*) FILTER (WHERE state IN ('running', 'interrupted')) AS unknown,
+            count(*) FILTER (WHERE state IN ('requested', 'cancelled')) AS unstarted
+        FROM work_workstep WHERE job_id = j.id
+    ) s WHERE j.id = ANY(%s::bigint[])
+"""
+_LAST_WORDS: Final = """
+    SELECT DISTINCT ON (job_id) job_id, text FROM work_workproviderstep
+    WHERE job_id = ANY(%s::bigint[]) AND text <> '' ORDER BY job_id, sequence DESC
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the rows say about a job that is about to end, and how its calls went."""
+
+    pk: int
+    conversation_id: int
+    computer: str
+    agent: str
+    branch: str
+    base_commit: str
+    attempts: int
+    succeeded: int
+    unsuccessful: int
+    unknown: int
+    unstarted: int
+
+
+def read_facts(ids: Sequence[int]) -> dict[int, Facts]:
+    """Return the facts of each job, which its caller has locked."""
+    with connection.cursor() as cursor:
+        cursor.execute(_FACTS, [array(ids)])
+        return {row[0]: Facts(*row) for row in cursor.fetchall()}
+
+
+def read_last_words(ids: Sequence[int]) -> dict[int, str]:
+    """Return what each job's model said last, of those where it said anything."""
+    if not ids:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(_LAST_WORDS, [array(ids)])
+        return dict(cursor.fetchall())
+
+
+def notice(facts: Facts, state: WorkJob.State, code: ErrorCode, last_words: str = "") -> str:
+    """Return the report of a job that ends in `state` without having completed."""
+    sentences = [OPENINGS[state]]
+    if code not in {ErrorCode.CANCELLED, ErrorCode.BUDGET_EXHAUSTED}:
+        sentences.append(str(code.label))
+    elif code == ErrorCode.BUDGET_EXHAUSTED:
+        sentences.append("It used up the requests and tool calls it was allowed.")
+    sentences += [*_attempts(facts), *_calls(facts), *_place(facts)]
+    said = f"\n\nWhat it said last:\n\n{last_words}" if last_words else ""
+    return " ".join(sentences) + said
+
+
+def _attempts(facts: Facts) -> list[str]:
+    if facts.attempts == 0:
+        return ["It had not begun."]
+    if facts.attempts == 1:
+        return []
+    return [f"It was started {facts.attempts} times."]
+
+
+def _calls(facts: Facts) -> list[str]:
+    counts = (
+        (facts.succeeded, "succeeded"),
+        (facts.unsuccessful, "did not succeed"),
+        (facts.unstarted, "was not started" if facts.unstarted == 1 else "were not started"),
+    )
+    told = [f"{count} {what}" for count, what in counts if count]
+    sentences = [f"Of its tool calls, {', '.join(told)}."] if told else []
+    if facts.unknown:
+        calls = "1 tool call" if facts.unknown == 1 else f"{facts.unknown} tool calls"
+        sentences.append(f"For {calls} it is not known whether it took effect.")
+    return sentences
+
+
+def _place(facts: Facts) -> list[str]:
+    if not facts.computer:
+        return []
+    agent = f" with {facts.agent}" if facts.agent else ""
+    sentences = [f"It worked on {facts.computer}{agent}."]
+    if facts.branch:
+        sentences.append(f"Its branch is {facts.branch}, begun at {facts.base_commit}.")
+    return sentences

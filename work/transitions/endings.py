@@ -1,0 +1,230 @@
+"""A job ends, with all it consists of and the message that says so, in one transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from django.db import connection, transaction
+from django.db.models.functions import Now
+
+from recovery.arrays import array
+from recovery.errors import ErrorCode, IllegalTransition
+from recovery.fences import GENERATION_SHIFT_BITS, NEXT_MARK_SQL, WRITE_COUNT_MASK, Fence
+from turns.models import Conversation
+from work import bounds
+from work.models import WorkJob, WorkProviderStep, WorkStep
+from work.notices import notice, read_facts, read_last_words
+from work.transitions.children import end_children, provider_step_end
+from work.transitions.locks import lock_owned
+from work.transitions.reports import bounded_report
+
+# A report is written while its job is open, and named by its message: ids are drawn first.
+_GIVE_NOTICE: Final = """
+    WITH noticed AS MATERIALIZED (
+        SELECT e.*, j.generation, j.conversation_id,
+            nextval(pg_get_serial_sequence('work_jobreport', 'id')) AS report_id,
+            nextval(pg_get_serial_sequence('turns_message', 'id')) AS message_id
+        FROM unnest(%(ids)s::bigint[], %(texts)s::text[], %(digests)s::text[],
+            %(sizes)s::int[]) AS e(job_id, text, digest, bytes)
+        JOIN work_workjob j ON j.id = e.job_id
+    ), reported AS (
+        INSERT INTO work_jobreport (id, job_id, generation, kind, text, byte_count, digest)
+        SELECT report_id, job_id, generation, 'notice', text, bytes, digest FROM noticed
+    ), said AS (
+        INSERT INTO turns_message
+            (id, conversation_id, role, state, text, digest, finished_at)
+        SELECT message_id, conversation_id, 'assistant', 'complete', text, digest,
+            statement_timestamp()
+        FROM noticed
+    )
+    INSERT INTO work_jobreportmessage (report_id, message_id)
+    SELECT report_id, message_id FROM noticed
+"""
+_END_JOBS: Final = f"""
+    UPDATE work_workjob j SET state = e.state, error_code = e.code,
+        finished_at = statement_timestamp(), ended_revision = e.revision,
+        write_mark = {NEXT_MARK_SQL}
+    FROM unnest(%(ids)s::bigint[], %(states)s::text[], %(codes)s::text[],
+        %(revisions)s::bigint[]) AS e(job_id, state, code, revision)
+    WHERE j.id = e.job_id
+"""  # noqa: S608  constants
+_RAISE_REVISIONS: Final = """
+    UPDATE turns_conversation SET revision = revision + 1
+    WHERE id = ANY(%s::bigint[]) RETURNING id, revision
+"""
+# The report was appended before, under an older snapshot; nobody else writes it.
+_COMPLETE: Final = f"""
+    WITH held AS MATERIALIZED (
+        SELECT c.id, c.revision FROM turns_conversation c
+        WHERE c.id = (SELECT conversation_id FROM work_workjob WHERE id = %(job)s)
+        FOR NO KEY UPDATE
+    ), ended AS (
+        UPDATE work_workjob j SET state = 'completed', finished_at = statement_timestamp(),
+            ended_revision = held.revision + 1,
+            write_mark = (%(generation)s::bigint << {GENERATION_SHIFT_BITS})
+                | ((j.write_mark + 1) & {WRITE_COUNT_MASK})
+        FROM held
+        WHERE j.id = %(job)s AND j.generation = %(generation)s AND j.claim_token = %(token)s
+            AND j.state = 'running' AND j.cancel_requested_at IS NULL
+            AND NOT EXISTS (SELECT FROM work_workstep s
+                WHERE s.job_id = j.id AND s.state IN ('requested', 'running'))
+            AND NOT EXISTS (SELECT FROM work_workproviderstep p
+                WHERE p.job_id = j.id AND p.state = 'started')
+        RETURNING j.id, j.conversation_id
+    ), raised AS (
+        UPDATE turns_conversation c SET revision = revision + 1
+        FROM ended WHERE c.id = ended.conversation_id
+    ), said AS (
+        INSERT INTO turns_message (conversation_id, role, state, text, digest, finished_at)
+        SELECT ended.conversation_id, 'assistant', 'complete', r.text, r.digest,
+            statement_timestamp()
+        FROM ended JOIN work_jobreport r ON r.job_id = ended.id AND r.kind = 'result'
+        RETURNING id
+    ), shown AS (
+        INSERT INTO work_jobreportmessage (report_id, message_id)
+        SELECT r.id, said.id FROM said, work_jobreport r
+        WHERE r.job_id = %(job)s AND r.kind = 'result'
+    )
+    SELECT conversation_id FROM ended
+"""  # noqa: S608  constants
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How one job is to end."""
+
+    pk: int
+    state: WorkJob.State
+    code: ErrorCode
+
+
+def finish_job(
+    fence: Fence,
+    state: WorkJob.State,
+    *,
+    error_code: ErrorCode | None = None,
+    response_id: str | None = None,
+    usage: dict[str, int] | None = None,
+) -> WorkJob:
+    """End the job for the claim that still holds it; return it as it is.
+
+    A completed job shows its report as a message; every other end shows a notice. `usage` and
+    `response_id` belong to the provider step that is still open. Once a cancel was requested
+    every end is `cancelled`.
+
+    Raises:
+        StaleFence: the job has ended, was released or claimed by another. Nothing was written.
+        IllegalTransition: it cannot end like this: completed with a step open. Nothing was
+            written.
+    """
+    return _finish(fence, state, error_code, response_id, usage)
+
+
+@transaction.atomic(durable=True)
+def _finish(
+    fence: Fence,
+    state: WorkJob.State,
+    error_code: ErrorCode | None,
+    response_id: str | None,
+    usage: dict[str, int] | None,
+) -> WorkJob:
+    job = lock_owned(fence)
+    if job.cancel_requested_at is not None:
+        state, error_code = WorkJob.State.CANCELLED, ErrorCode.CANCELLED
+    WorkJob.LIFECYCLE.require(job.state, state)
+    code = error_code or _CODES.get(state, ErrorCode.INTERNAL_ERROR)
+    if state == WorkJob.State.COMPLETED:
+        _require_completable(job.pk)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                _COMPLETE,
+                {"job": fence.pk, "generation": fence.generation, "token": fence.token},
+            )
+    else:
+        WorkProviderStep.objects.filter(
+            job_id=job.pk, state=WorkProviderStep.State.STARTED
+        ).update(
+            state=provider_step_end(state),
+            error_code=code.value,
+            response_id=response_id,
+            usage=usage,
+            finished_at=Now(),
+        )
+        revision = Conversation.objects.values_list("revision", flat=True)
+        end_jobs(
+            [End(job.pk, state, code)],
+            revisions={job.conversation_id: revision.get(pk=job.conversation_id)},
+        )
+    job.refresh_from_db()
+    return job
+
+
+_CODES: Final = {
+    WorkJob.State.CANCELLED: ErrorCode.CANCELLED,
+    WorkJob.State.BUDGET_EXHAUSTED: ErrorCode.BUDGET_EXHAUSTED,
+}
+
+
+def _require_completable(job_id: int) -> None:
+    steps = WorkStep.objects.filter(job_id=job_id, state__in=sorted(WorkStep.LIFECYCLE.open))
+    asked = WorkProviderStep.objects.filter(job_id=job_id, state=WorkProviderStep.State.STARTED)
+    if steps.exists() or asked.exists():
+        raise IllegalTransition("a step is open")
+
+
+def raise_revisions_of(conversation_ids: Iterable[int]) -> dict[int, int]:
+    """Raise the revisions of locked conversations; return them. By id: a join reads the whole
+    table."""
+    with connection.cursor() as cursor:
+        cursor.execute(_RAISE_REVISIONS, [array(conversation_ids)])
+        return dict(cursor.fetchall())
+
+
+def end_jobs(ends: Sequence[End], *, revisions: dict[int, int]) -> None:
+    """End locked, open jobs that did not complete, each with its notice, set-wise.
+
+    In the transaction of the caller, who holds the locks of the conversations and jobs, has
+    tested under them that each is still to be ended, and announces it. `revisions` are those of
+    the conversations, raised already.
+    """
+    if not ends:
+        return
+    ids = [end.pk for end in ends]
+    facts = read_facts(ids)
+    spoken = [end.pk for end in ends if end.state == WorkJob.State.BUDGET_EXHAUSTED]
+    last_words = read_last_words(spoken)
+    notices = [
+        bounded_report(
+            notice(facts[end.pk], end.state, end.code, last_words.get(end.pk, "")),
+            bounds.REPORT_MAX_BYTES,
+        )
+        for end in ends
+    ]
+    alike: dict[tuple[WorkJob.State, ErrorCode], list[int]] = defaultdict(list)
+    for end in ends:
+        alike[end.state, end.code].append(end.pk)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _GIVE_NOTICE,
+            {
+                "ids": array(ids),
+                "texts": array(kept.text for kept in notices),
+                "digests": array(kept.digest for kept in notices),
+                "sizes": array(kept.bytes for kept in notices),
+            },
+        )
+    for (state, code), same in alike.items():
+        end_children(same, state, code)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _END_JOBS,
+            {
+                "ids": array(ids),
+                "states": array(end.state.value for end in ends),
+                "codes": array(end.code.value for end in ends),
+                "revisions": array(revisions[facts[end.pk].conversation_id] for end in ends),
+            },
+        )
