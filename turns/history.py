@@ -19,6 +19,7 @@ from recovery.errors import ErrorCode
 from turns import bounds
 from turns.digests import digest, digest_json
 from turns.models import Message, ProviderStep, TextChunk, ToolStep, Turn
+from turns.models.steps import ToolStepFields
 from turns.providers.types import (
     AssistantText,
     FunctionCall,
@@ -59,11 +60,17 @@ class Pair:
         return _bytes_of(self.call) + _bytes_of(self.result)
 
 
+Part = UserText | AssistantText | Pair
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One message: a person's words, or an answer with the calls made on the way to it."""
+    """One message: a person's words, an answer with the calls made on the way to it, or what
+    came without a question: the report of a job.
+    """
 
-    parts: tuple[UserText | AssistantText | Pair, ...]
+    parts: tuple[Part, ...]
+    is_unasked: bool = False
 
     @property
     def bytes(self) -> int:
@@ -71,16 +78,16 @@ class Said:
         return sum(_part_bytes(part) for part in self.parts)
 
     @property
-    def is_from_person(self) -> bool:
-        """True for a person's words."""
-        return any(isinstance(part, UserText) for part in self.parts)
+    def may_come_first(self) -> bool:
+        """True when nothing is missed before it."""
+        return self.is_unasked or any(isinstance(part, UserText) for part in self.parts)
 
     def without_calls(self) -> Said:
         """Return the words alone."""
-        return Said(tuple(part for part in self.parts if not isinstance(part, Pair)))
+        return replace(self, parts=tuple(p for p in self.parts if not isinstance(p, Pair)))
 
 
-def read(turn: Turn, *, max_bytes: int = bounds.HISTORY_MAX_BYTES) -> History:
+def read(turn: Turn, max_bytes: int = bounds.HISTORY_MAX_BYTES) -> History:
     """Return what the provider is told of the conversation for the turn's next request.
 
     `max_bytes` is what the model has room for; the question itself is never cut.
@@ -124,7 +131,7 @@ def compose(
         kept.append(whole)
     kept.reverse()
     # an answer whose question is left out would be somebody speaking first
-    while kept and not kept[0].is_from_person:
+    while kept and not kept[0].may_come_first:
         kept.pop(0)
     told = [*kept, Said((UserText(question),)), answer]
     items = tuple(_unambiguous(told))
@@ -161,7 +168,15 @@ def facts(request: TextRequest, *, provider_api: str, message_count: int) -> Req
     )
 
 
-def outcome_told(step: ToolStep) -> str:
+def pair(step: ToolStepFields) -> Pair:
+    """Return the call of a step with what it is told came of it."""
+    return Pair(
+        FunctionCall(step.call_id, _function_name(step.name), _json_object(step.arguments)),
+        FunctionResult(step.call_id, outcome_told(step)),
+    )
+
+
+def outcome_told(step: ToolStepFields) -> str:
     """Return what the model is told came of a call. A stored result is never replaced."""
     if step.result or step.state == ToolStep.State.SUCCEEDED:
         return step.result
@@ -210,7 +225,7 @@ class _Calls:
         if message.role == Message.Role.USER:
             return Said((UserText(message.text),))
         turn = self.turns.get(message.pk)
-        return Said(tuple(self._parts(turn, message.text)))
+        return Said(tuple(self._parts(turn, message.text)), is_unasked=turn is None)
 
     def so_far(self) -> Said:
         """Return what the turn at work has committed of its answer."""
@@ -228,17 +243,10 @@ class _Calls:
                     yield AssistantText(words)
                 told = step.text_length
             for tool in self.tools[step.pk]:
-                yield _pair(tool)
+                yield pair(tool)
         rest = text[told:]
         if rest.strip():
             yield AssistantText(rest)
-
-
-def _pair(step: ToolStep) -> Pair:
-    return Pair(
-        FunctionCall(step.call_id, _function_name(step.name), _json_object(step.arguments)),
-        FunctionResult(step.call_id, outcome_told(step)),
-    )
 
 
 def _function_name(name: str) -> str:
@@ -321,7 +329,7 @@ def _unambiguous(told: Iterable[Said]) -> Iterator[Item]:
             yield replace(part.result, call_id=call_id)
 
 
-def _part_bytes(part: UserText | AssistantText | Pair) -> int:
+def _part_bytes(part: Part) -> int:
     return part.bytes if isinstance(part, Pair) else _bytes_of(part)
 
 

@@ -1,15 +1,17 @@
-"""The next request of a turn, put together from committed rows alone."""
+"""The next request of a turn or job, put together from committed rows alone."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Final, Self
 
 from django.conf import settings
 
 from turns import history
+from turns.history import History
 from turns.models import Turn
 from turns.providers.types import TextRequest, ToolSchema
 from turns.transitions import RequestFacts
@@ -19,7 +21,7 @@ INSTRUCTIONS: Final = (
     "Use a tool only when it helps. If a tool's result says that its outcome is unknown, say "
     "so and do not call it again unless the person asks."
 )
-# Added to the last request of a turn that has used up its calls.
+# Added to the last request of work that has used up its calls.
 REPORT_INSTRUCTIONS: Final = (
     "You can call no more tools. Tell the person what you found or did, and what is missing."
 )
@@ -40,16 +42,37 @@ class Requests:
     tools: tuple[ToolSchema, ...]
 
     @classmethod
-    def from_settings(cls, tools: Sequence[ToolSchema]) -> Self:
+    def from_settings(
+        cls, tools: Sequence[ToolSchema], *, instructions: str = INSTRUCTIONS
+    ) -> Self:
         """Return it as the settings describe it."""
         if settings.LLM_API == "local":
             return cls(LOCAL_INSTRUCTIONS, settings.LLM_CONTEXT_BYTES, LOCAL_OUTPUT_TOKENS, ())
-        return cls(INSTRUCTIONS, settings.LLM_CONTEXT_BYTES, None, tuple(tools))
+        return cls(instructions, settings.LLM_CONTEXT_BYTES, None, tuple(tools))
 
     def build(
         self, turn_id: int, *, step: int, provider_api: str, offer_tools: bool
     ) -> tuple[TextRequest, RequestFacts]:
-        """Return the request of provider step `step`, and what is recorded of it.
+        """Return the request of provider step `step` of a turn, and what is recorded of it."""
+        turn = Turn.objects.get(pk=turn_id)
+        return self.around(
+            partial(history.read, turn),
+            model=turn.model,
+            step=step,
+            provider_api=provider_api,
+            offer_tools=offer_tools,
+        )
+
+    def around(
+        self,
+        tell: Callable[[int], History],
+        *,
+        model: str,
+        step: int,
+        provider_api: str,
+        offer_tools: bool,
+    ) -> tuple[TextRequest, RequestFacts]:
+        """Return a request that tells what `tell` returns for the bytes there is room for.
 
         One that offers no tools where others did is the last, and asks for a report.
         """
@@ -60,10 +83,9 @@ class Requests:
         overhead = len(instructions.encode()) + sum(
             len(json.dumps(asdict(tool))) for tool in tools
         )
-        turn = Turn.objects.get(pk=turn_id)
-        told = history.read(turn, max_bytes=self.context_bytes - overhead)
+        told = tell(self.context_bytes - overhead)
         request = TextRequest(
-            model=turn.model,
+            model=model,
             instructions=instructions,
             items=told.items,
             tools=tools,

@@ -1,47 +1,42 @@
-"""The live runtime of one turn: it claims, has the answer written, and ends the turn, once.
-
-claimed -> answering -> ending
-
-stop(ending)    a cancel: the work is cut short, then this end is written
-release()       the process stops: cut short, flushed, and left to the host to end
-abandon()       fenced: cut short, and nothing is written any more
-"""
+"""The live runtime of one turn: it claims, has the answer written, and ends the turn, once."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID, uuid4
 
 import structlog
 
-from recovery.errors import ErrorCode, StaleFence
+from recovery.errors import ErrorCode
 from recovery.fences import Fence
 from recovery.probes import areach
+from recovery.servers import RowServer
 from turns import transitions
-from turns.answering import Answering, Ending, Question
+from turns.answering import Question, TurnLedger
 from turns.confirmed import confirmed, read
 from turns.models import Turn
 from turns.pending_text import TextNotStored
 from turns.providers.types import TextProvider
 from turns.requests import Requests
 from turns.textlog import TextLog
+from turns.tool_loop import End, Ending, ToolLoop
 from turns.tools.registry import Registry
-from turns.transitions import CancelRequested
 
 log = structlog.get_logger()
 
-_BROKEN: Final = Ending(Turn.State.FAILED, ErrorCode.INTERNAL_ERROR)
+_BROKEN: Final = Ending(End.FAILED, ErrorCode.INTERNAL_ERROR)
 
 
-class TurnServer:
+class TurnServer(RowServer[Ending]):
     """Serves one turn on the event loop of its process."""
+
+    word = "turn"
 
     def __init__(
         self,
-        turn_id: int,
+        pk: int,
         *,
         owner: UUID,
         provider: TextProvider,
@@ -49,124 +44,72 @@ class TurnServer:
         tools: Registry,
         requests: Requests,
     ) -> None:
-        self.turn_id = turn_id
-        self.fence: Fence | None = None
-        self.owner = owner
+        super().__init__(pk, owner=owner)
         self._provider = provider
         self._text = text
         self._tools = tools
         self._requests = requests
-        self._stop: asyncio.Future[Ending | None] = asyncio.get_running_loop().create_future()
 
     def cancel(self) -> None:
-        """End the turn as cancelled: somebody asked for it."""
-        self.stop(Ending(Turn.State.CANCELLED))
+        """End the turn as cancelled."""
+        self.stop(Ending(End.CANCELLED))
 
-    def stop(self, ending: Ending) -> None:
-        """Cut the work short and end the turn like this. What was asked first counts."""
-        if not self._stop.done():
-            self._stop.set_result(ending)
-
-    def release(self) -> None:
-        """Cut the work short, commit the text that arrived, and leave the end to the host."""
-        if not self._stop.done():
-            self._stop.set_result(None)
-
-    def abandon(self) -> None:
-        """Write nothing more: the turn belongs to somebody else, or has ended."""
-        if not self._stop.done():
-            self._stop.set_exception(StaleFence())
-
-    async def run(self) -> Fence | None:
-        """Serve the turn to its end; return the fence of one released without an end."""
-        # Retrieved in every case: an exception nobody looks at would be logged by the loop.
-        self._stop.add_done_callback(lambda stop: stop.cancelled() or stop.exception())
-        await areach("turn.admitted")
-        fence = await self._claim()
-        if fence is None:
-            log.info("turn.not_claimed", turn_id=self.turn_id)
-            return None
-        self.fence = fence
-        log.info("turn.claimed", turn_id=fence.pk, generation=fence.generation)
-        await areach("turn.claimed")
-        try:
-            try:
-                return await self._serve(fence)
-            except StaleFence:
-                raise
-            except Exception as error:
-                # A claimed row that nobody serves would wait for its deadline.
-                log.error("turn.broken", turn_id=self.turn_id, exc_info=error)
-                await self._finish(fence, _BROKEN, None)
-        except StaleFence:
-            log.warning("turn.fence_lost", turn_id=fence.pk, generation=fence.generation)
-        finally:
-            self._text.close(fence)
-        return None
-
-    async def _claim(self) -> Fence | None:
+    async def claim(self) -> Fence | None:
+        """Claim the turn."""
         token = uuid4()
         return await confirmed(
-            partial(transitions.claim_turn, self.turn_id, owner=self.owner, token=token),
+            partial(transitions.claim_turn, self.pk, owner=self.owner, token=token),
             partial(transitions.claim_under, token),
         )
 
-    async def _serve(self, fence: Fence) -> Fence | None:
+    async def serve(self, fence: Fence) -> Fence | None:
+        """Have the answer written; a turn that is released has all its text committed."""
         question = await read(partial(Question.of, fence.pk))
         self._text.open(fence, question.conversation_id)
-        answering = Answering(
-            fence,
-            question,
+        loop = ToolLoop(
+            TurnLedger(fence, question.limits, log=self._text, requests=self._requests),
             provider=self._provider,
-            log=self._text,
             tools=self._tools,
-            requests=self._requests,
+            invocation=question.invocation,
+            provider_steps_max=question.limits.provider_steps,
         )
-        ending = await self._ending(answering, question.limits.wall_clock_seconds)
+        ending = await self.until_stopped(
+            loop.run(),
+            question.limits.wall_clock_seconds,
+            lambda: Ending(End.FAILED, ErrorCode.DEADLINE_PASSED, loop.response_id),
+        )
         last_seq = None
         try:
             last_seq = await self._text.flushed(fence)
         except TextNotStored as failed:
-            if ending is not None and ending.state == Turn.State.COMPLETED:
-                ending = Ending(
-                    Turn.State.FAILED, failed.code, ending.response_id, ending.usage
-                )
+            if ending is not None and ending.end == End.COMPLETED:
+                ending = replace(ending, end=End.FAILED, error_code=failed.code, response=None)
         if ending is None:
             return fence
         await areach("turn.finishing")
         await self._finish(fence, ending, last_seq)
         return None
 
-    async def _ending(self, answering: Answering, seconds: float) -> Ending | None:
-        """Let the work run until it is done, stopped or out of time; then it runs no more."""
-        work = asyncio.create_task(answering.run(), name=f"turn {self.turn_id}")
-        try:
-            either: set[asyncio.Future[Any]] = {work, self._stop}
-            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work})
-        if self._stop.done() and (work.cancelled() or self._stop.exception()):
-            asked = self._stop.result()
-            return asked and replace(asked, response_id=answering.response_id)
-        if work.cancelled():
-            return Ending(Turn.State.FAILED, ErrorCode.DEADLINE_PASSED, answering.response_id)
-        try:
-            return work.result()
-        except CancelRequested:
-            return Ending(Turn.State.CANCELLED, None, answering.response_id)
+    async def finish_broken(self, fence: Fence) -> None:
+        """End the turn as failed, with the text that is committed."""
+        await self._finish(fence, _BROKEN, None)
+
+    def close(self, fence: Fence) -> None:
+        """Forget the turn's text."""
+        self._text.close(fence)
 
     async def _finish(self, fence: Fence, ending: Ending, last_seq: int | None) -> None:
+        response = ending.response
         finish = partial(
             transitions.finish_turn,
             fence,
-            ending.state,
+            Turn.State(ending.end),
             error_code=ending.error_code,
             usage=ending.usage,
             response_id=ending.response_id,
             last_seq=last_seq,
-            text=ending.text,
+            # what was streamed stays, unless the service ended by saying something else
+            text=response.text if response is not None and response.anomalies else None,
         )
         turn = await confirmed(finish, partial(_ended, fence))
         log.info(

@@ -78,11 +78,8 @@ async def test_a_tool_runs_once_in_the_scope_of_its_conversation_and_the_answer_
     assert (turn.state, await in_thread(text_of, turn)) == ("completed", "Seven it is.")
     (invocation,) = counter.calls
     owner_id = await in_thread(lambda: turn.conversation.owner_id)
-    assert (invocation.owner_id, invocation.conversation_id, invocation.turn_id) == (
-        owner_id,
-        turn.conversation_id,
-        turn.pk,
-    )
+    assert (invocation.owner_id, invocation.conversation_id) == (owner_id, turn.conversation_id)
+    assert invocation.before_message_id == turn.user_message_id
     (step,) = await tool_steps(turn)
     assert (step.state, step.error_code, step.result) == ("succeeded", "", "counted 7")
     assert step.arguments == '{ "n": 7 }'
@@ -303,7 +300,7 @@ async def test_after_a_cancel_no_requested_call_starts(model: Simulator) -> None
     cancelled = asyncio.Event()
 
     async def first(invocation: Invocation[Nothing]) -> str:
-        await in_thread(request_cancel, invocation.owner_id, invocation.turn_id)
+        await in_thread(request_cancel, invocation.owner_id, turn.pk)
         cancelled.set()
         return "cancelled meanwhile"
 
@@ -316,7 +313,8 @@ async def test_after_a_cancel_no_requested_call_starts(model: Simulator) -> None
     )
     model.script(tool_calls(("call_1", "first", "{}"), ("call_2", "count", '{"n": 1}')))
     async with serving(model.base_url, cancelling, counter.tool) as runtime:
-        turn = await runtime.serve(await runtime.ask())
+        turn = await runtime.ask()
+        turn = await runtime.serve(turn)
     assert cancelled.is_set()
     assert (turn.state, turn.error_code) == ("cancelled", "cancelled")
     assert counter.calls == []

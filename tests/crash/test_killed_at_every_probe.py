@@ -45,7 +45,7 @@ class Death:
 LOOKING = "Let me look. "
 DEATHS = [
     Death("turn.claimed", posts=0, receipt=None, provider_steps=[]),
-    Death("turn.receipt_captured", posts=0),
+    Death("turn.request_started", posts=0),
     Death("turn.provider_called", posts=1),
     Death("turn.text_committed", posts=1, text="Once upon"),
     Death(
@@ -57,7 +57,7 @@ DEATHS = [
         reported_usage=True,
     ),
     Death(
-        "turn.tool_requested",
+        "turn.step_requested",
         posts=1,
         text=LOOKING,
         provider_steps=["completed"],
@@ -65,7 +65,7 @@ DEATHS = [
         reported_usage=True,
     ),
     Death(
-        "turn.tool_running",
+        "turn.step_running",
         posts=1,
         text=LOOKING,
         provider_steps=["completed"],

@@ -39,7 +39,6 @@ async def call(
     invocation: Invocation[Any] = Invocation(
         await owner_of(step),
         1,
-        step.turn_id,
         1,
         key or step.invocation_key,
         tool.parse(json.dumps(arguments)),

@@ -32,7 +32,7 @@ async def message(**columns: Any) -> Message:
 async def read(owner_id: int, message_id: object, offset: int = 0) -> Outcome:
     arguments = {"message_id": str(message_id), "offset": offset}
     invocation: Invocation[Any] = Invocation(
-        owner_id, 1, 1, 1, uuid4(), read_message.TOOL.parse(json.dumps(arguments))
+        owner_id, 1, 1, uuid4(), read_message.TOOL.parse(json.dumps(arguments))
     )
     return await invoke(read_message.TOOL, invocation)
 

@@ -52,7 +52,7 @@ def tool(call: Callable[[Invocation[Any]], Any], **options: Any) -> Tool[Any]:
 
 
 async def called(tool: Tool[Any], arguments: Arguments | None = None) -> Outcome:
-    invocation = Invocation(1, 2, 3, 4, uuid4(), arguments or Nothing())
+    invocation = Invocation(1, 2, 3, uuid4(), arguments or Nothing())
     return await invoke(tool, invocation)
 
 

@@ -36,7 +36,7 @@ async def search(
 ) -> Outcome:
     arguments = search_history.TOOL.parse(json.dumps({"query": query}))
     invocation: Invocation[Any] = Invocation(
-        owner_id or conversation.owner_id, conversation.pk, 1, asked.pk, uuid4(), arguments
+        owner_id or conversation.owner_id, conversation.pk, asked.pk, uuid4(), arguments
     )
     return await invoke(search_history.TOOL, invocation)
 

@@ -35,7 +35,7 @@ async def post(
     owner_id: int, url: str, body: str = '{"n": 1}', key: UUID | None = None
 ) -> Outcome:
     arguments = webhook_post.TOOL.parse(json.dumps({"url": url, "body": body}))
-    invocation: Invocation[Any] = Invocation(owner_id, 1, 1, 1, key or uuid4(), arguments)
+    invocation: Invocation[Any] = Invocation(owner_id, 1, 1, key or uuid4(), arguments)
     return await invoke(webhook_post.TOOL, invocation)
 
 

@@ -39,12 +39,14 @@ ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 
 @dataclass(frozen=True, slots=True)
 class Invocation(Generic[ArgumentsT]):
-    """One call, on whose behalf, and the key under which an effect outside is sent."""
+    """One call, on whose behalf, and the key under which an effect outside is sent.
+
+    The call sees the conversation as it was before the message `before_message_id`.
+    """
 
     owner_id: int
     conversation_id: int
-    turn_id: int
-    user_message_id: int
+    before_message_id: int
     key: UUID
     arguments: ArgumentsT
 
@@ -126,13 +128,16 @@ class Tool(Generic[ArgumentsT]):
 
 
 class Registry:
-    """The tools of this installation, by name."""
+    """The tools that some work may use, by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, tools: Iterable[Tool[Any]] = ()) -> None:
         self._tools: dict[str, Tool[Any]] = {}
+        self._refused: dict[str, ErrorCode] = {}
+        for tool in tools:
+            self.register(tool)
 
     def register(self, tool: Tool[Any]) -> None:
-        """Offer `tool` to every turn that starts from now on.
+        """Offer `tool` to all work that starts from now on.
 
         Raises:
             ValueError: the name is taken or too long.
@@ -144,9 +149,29 @@ class Registry:
     def __iter__(self) -> Iterator[Tool[Any]]:
         return iter(self._tools.values())
 
+    def without(self, names: Iterable[str], because: ErrorCode) -> Registry:
+        """Return a registry of the other tools; a call of one of `names` ends refused."""
+        refused = dict.fromkeys(names, because)
+        others = Registry(tool for tool in self if tool.name not in refused)
+        others._refused = {**self._refused, **refused}
+        return others
+
     def get(self, name: str) -> Tool[Any] | None:
         """Return the tool called `name`, None when there is none."""
         return self._tools.get(name)
+
+    def require(self, name: str) -> Tool[Any]:
+        """Return the tool called `name`.
+
+        Raises:
+            ToolFailed: there is none, or it is not for this work.
+        """
+        if name in self._refused:
+            raise ToolFailed(self._refused[name], state=State.REFUSED)
+        tool = self._tools.get(name)
+        if tool is None:
+            raise ToolFailed(ErrorCode.UNKNOWN_TOOL, state=State.UNAVAILABLE)
+        return tool
 
     def effect_of(self, name: str) -> ToolStep.Effect:
         """Return what calling `name` does to the world; an unknown tool is never called."""

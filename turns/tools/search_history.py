@@ -37,7 +37,7 @@ def search_history(invocation: Invocation[SearchHistory]) -> str:
         Message.objects.filter(
             conversation_id=invocation.conversation_id,
             conversation__owner_id=invocation.owner_id,
-            pk__lt=invocation.user_message_id,
+            pk__lt=invocation.before_message_id,
         )
         .order_by("-pk")
         .values("pk")[:SEARCHED_MESSAGES]

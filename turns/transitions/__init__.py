@@ -35,7 +35,7 @@ from turns.transitions.rereading import (
     tool_step_called,
     tool_steps_of,
 )
-from turns.transitions.tool_steps import finish_tool_step, start_tool_step
+from turns.transitions.tool_steps import finish_tool_step, require_running, start_tool_step
 
 __all__ = [
     "Admission",
@@ -59,6 +59,7 @@ __all__ = [
     "remove_note",
     "rename_conversation",
     "request_cancel",
+    "require_running",
     "save_note",
     "start_provider_step",
     "start_tool_step",

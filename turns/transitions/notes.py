@@ -11,10 +11,11 @@ from uuid import UUID
 
 from django.db import transaction
 
-from recovery.errors import BoundExceeded, ErrorCode, StaleFence
+from recovery.errors import BoundExceeded, ErrorCode
 from turns import bounds
-from turns.models import Note, ToolStep
+from turns.models import Note
 from turns.transitions.conversations import lock_person
+from turns.transitions.tool_steps import require_running
 
 
 @transaction.atomic(durable=True)
@@ -28,7 +29,7 @@ def save_note(owner_id: int, text: str, *, key: UUID) -> Note:
     lock_person(owner_id)
     if known := Note.objects.filter(owner_id=owner_id, invocation_key=key).first():
         return known
-    _require_running(key)
+    require_running(key)
     if Note.objects.filter(owner_id=owner_id).count() >= bounds.NOTES_PER_OWNER:
         raise BoundExceeded(ErrorCode.TOOL_FAILED)
     return Note.objects.create(owner_id=owner_id, text=text, invocation_key=key)
@@ -42,12 +43,6 @@ def remove_note(owner_id: int, note_id: int, *, key: UUID) -> bool:
         StaleFence: the call `key` does not run any more. Nothing was written.
     """
     lock_person(owner_id)
-    _require_running(key)
+    require_running(key)
     removed, _ = Note.objects.filter(owner_id=owner_id, pk=note_id).delete()
     return removed > 0
-
-
-def _require_running(key: UUID) -> None:
-    step = ToolStep.objects.select_for_update(no_key=True).filter(invocation_key=key).first()
-    if step is None or step.state != ToolStep.State.RUNNING:
-        raise StaleFence

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.db import transaction
 from django.db.models.functions import Now
 
-from recovery.errors import ErrorCode, IllegalTransition, Refused
+from recovery.errors import ErrorCode, IllegalTransition, Refused, StaleFence
 from recovery.fences import Fence
 from turns.models import ToolStep
+from turns.models.steps import ToolStepFields
 from turns.transitions.calls import bounded_result
 from turns.transitions.locks import lock_owned
 
@@ -71,3 +74,19 @@ def finish_tool_step(
         finished_at=Now(),
     )
     return mine.get()
+
+
+def require_running(key: UUID) -> None:
+    """Return when the call `key` runs, a turn's or a job's; its step stays locked.
+
+    For the effect of a tool in this database: it commits before the call ends, or not at all.
+
+    Raises:
+        StaleFence: the call does not run any more.
+    """
+    for model in ToolStepFields.__subclasses__():
+        steps = model._default_manager.select_for_update(no_key=True)
+        step = steps.filter(invocation_key=key).first()
+        if step is not None and step.state == ToolStep.State.RUNNING:
+            return
+    raise StaleFence
