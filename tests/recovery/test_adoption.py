@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from recovery import bounds, failures
 from recovery.errors import StaleFence
 from recovery.fences import NEXT_MARK_SQL
 from recovery.models import RecoveryEvent, RecoveryFailure, Runtime
-from recovery.runner import Settled
+from recovery.runner import Orphan, Settled
 from recovery.switches import State, set_release
 from tests.recovery.errands import (
     EagerRecovery,
@@ -165,6 +165,34 @@ def test_a_poison_row_does_not_keep_its_neighbours_from_being_released(
     assert RecoveryFailure.objects.get().row_id == bad
     assert sorted(RecoveryEvent.objects.values_list("row_id", flat=True)) == rows
     assert recovery.settle_orphans().examined == 0
+
+
+def test_a_row_that_the_commit_refuses_stands_alone_too(
+    recovery: ErrandRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deferred foreign key speaks at the commit, after everything was written."""
+    run(
+        "CREATE TEMPORARY TABLE errands_known (id bigint PRIMARY KEY); CREATE TEMPORARY TABLE "
+        "errands_late (id bigint REFERENCES errands_known DEFERRABLE INITIALLY DEFERRED)"
+    )
+    rows = [errand().pk for _ in range(8)]
+    bad = rows.pop(3)
+    settle = recovery.settle
+
+    def refused_later(orphans: Sequence[Orphan]) -> Iterable[Settled]:
+        settled = list(settle(orphans))
+        if bad in [orphan.pk for orphan in orphans]:
+            run("INSERT INTO errands_late VALUES (0)")
+        return settled
+
+    monkeypatch.setattr(recovery, "settle", refused_later)
+    report = recovery.settle_orphans()
+    assert (report.examined, report.adopted, report.failed) == (8, 7, 1)
+    assert sorted(recovery.published) == sorted(recovery.dispatched) == rows
+    assert RecoveryFailure.objects.get().row_id == bad
+    assert RecoveryFailure.objects.get().reason.startswith("IntegrityError 23503")
+    assert sorted(RecoveryEvent.objects.values_list("row_id", flat=True)) == rows
+    run("DROP TABLE errands_late, errands_known")
 
 
 def test_what_was_held_against_a_row_goes_when_it_is_released(
