@@ -30,14 +30,14 @@ def test_pause_drains_disables_and_resume_opens_again() -> None:
     assert release("turns") == State.DRAINING
     assert told("pause", "turns", "--disable") == "turns: disabled (was draining)\n"
     assert release("turns") == State.DISABLED
-    assert told("resume") == "turns: open (was disabled)\n"
+    assert told("resume") == "turns: open (was disabled)\nwork: open (was open)\n"
     assert release("turns") == State.OPEN
 
 
 def test_pausing_twice_changes_nothing_more() -> None:
-    told("pause")
+    told("pause", "turns")
     since = ReleaseSwitch.objects.get().changed_at
-    assert told("pause") == "turns: draining (was draining)\n"
+    assert told("pause", "turns") == "turns: draining (was draining)\n"
     assert ReleaseSwitch.objects.get().changed_at == since
 
 
