@@ -2,7 +2,8 @@
 
     Runtime           living -> stopped (buried by the sweep, or ended by itself); never back
     Pulse             one row: when the database was last seen, and since when without a gap
-    RecoveryEvent     append-only: one row for each owned row that recovery adopted or ended
+    RecoveryEvent     append-only: one row for each time that recovery released an owned row for
+                      adoption or ended it, or a stopping worker gave it back
     RecoveryFailure   a row that recovery could not settle yet, and when it tries again
     ReleaseSwitch     open | draining | disabled: whether work of one kind may begin
 
@@ -22,7 +23,7 @@ from django.db.models.functions import Now
 
 from recovery import bounds
 from recovery.constraints import error_code_field, json_at_most
-from recovery.errors import ERROR_CODE_MAX_CHARS, ErrorCode
+from recovery.errors import ErrorCode
 from recovery.triggers import changed, refuse, refuse_update
 
 ROLE_MAX_CHARS: Final = 16
@@ -168,7 +169,10 @@ class Pulse(models.Model):
 
 
 class RecoveryEvent(models.Model):
-    """What recovery did with one row, written in the transaction that did it. Append-only."""
+    """What recovery did with one row, written in the transaction that did it. Append-only.
+
+    Where the row goes on, `generation` and `owner` are those it had until then.
+    """
 
     kind = models.CharField(max_length=KIND_MAX_CHARS)
     row_id = models.BigIntegerField()
@@ -224,9 +228,7 @@ class RecoveryFailure(models.Model):
 
     kind = models.CharField(max_length=KIND_MAX_CHARS)
     row_id = models.BigIntegerField()
-    error_code = models.CharField(
-        max_length=ERROR_CODE_MAX_CHARS, choices=ErrorCode.choices, blank=True, default=""
-    )
+    error_code = error_code_field()
     reason = models.CharField(max_length=REASON_MAX_CHARS, blank=True, default="")
     failed_count = models.PositiveIntegerField(default=0)
     skipped_count = models.PositiveIntegerField(default=0)
