@@ -42,7 +42,10 @@ def of_recovery(kind: str, row_id: int) -> Iterator[Moment]:
     for event in RecoveryEvent.objects.filter(kind=kind, row_id=row_id).order_by("pk"):
         what = f"recovery: {event.action} ({event.cause})"
         if event.action == Action.ADOPTED:
-            what += f", generation {event.generation} was of {event.owner}"
+            what = (
+                f"released for adoption ({event.cause}), "
+                f"generation {event.generation} was of {event.owner}"
+            )
         # most ends are named for their cause: said once is enough
         code = "" if event.error_code == event.cause else event.error_code
         yield from at(event.created_at, what, code)

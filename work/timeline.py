@@ -47,8 +47,6 @@ def _of_claims(job: WorkJob) -> Iterator[Moment]:
 
 
 def _without_time(job: WorkJob) -> Iterator[Moment]:
-    if job.planned_releases:
-        yield Moment(None, f"given back by workers that stopped: {job.planned_releases} times")
     if job.base_commit:
         yield Moment(None, f"worktree of branch {job.branch}, from commit {job.base_commit}")
     if job.acp_session_id:

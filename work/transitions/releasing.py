@@ -12,8 +12,10 @@ from recovery.arrays import array
 from recovery.bounds import ADMISSION_GRACE_SECONDS, PLANNED_RELEASES
 from recovery.errors import ErrorCode
 from recovery.fences import GENERATION_SHIFT_BITS, Fence
+from recovery.models import Action, Cause, RecoveryEvent
 from turns import events
 from work import bounds
+from work.lifecycles import KIND
 from work.models import WorkJob
 from work.transitions.children import hand_over_children
 from work.transitions.endings import End, end_jobs, raise_revisions_of
@@ -37,7 +39,7 @@ _LOCK_CONVERSATIONS_OF: Final = """
 """
 _LOCK_OWNED: Final = """
     SELECT j.id, j.conversation_id, j.cancel_requested_at IS NOT NULL,
-        j.deadline_at <= clock_timestamp(), j.planned_releases
+        j.deadline_at <= clock_timestamp(), j.planned_releases, j.generation, j.owner
     FROM work_workjob j JOIN unnest(%(ids)s::bigint[], %(generations)s::int[],
         %(tokens)s::uuid[]) AS mine(id, generation, token)
         ON (j.id, j.generation, j.claim_token) = (mine.id, mine.generation, mine.token)
@@ -63,8 +65,9 @@ def release_jobs(ids: Sequence[int], code: ErrorCode, *, planned: bool = False) 
 def release_own_jobs(fences: Sequence[Fence]) -> list[int]:
     """Give back what these claims still hold; return the ids of the jobs that wait again.
 
-    For a runtime that stops. A planned release is not charged to the adoption attempts; past
-    its own bound, after a cancel, or once its time is over, the job ends instead.
+    For a runtime that stops. A planned release is not charged to the adoption attempts, and
+    leaves the same event as one by recovery, so that a job's owners stay known. Past its own
+    bound, after a cancel, or once its time is over, the job ends instead.
     """
     asked: dict[str, list[int] | list[UUID]] = {
         "ids": [fence.pk for fence in fences],
@@ -78,7 +81,8 @@ def release_own_jobs(fences: Sequence[Fence]) -> list[int]:
     revisions = raise_revisions_of({conversation_id for _, conversation_id, *_ in held})
     ends: list[End] = []
     released: list[int] = []
-    for pk, _, cancelled, is_late, planned_releases in held:
+    given_back: list[RecoveryEvent] = []
+    for pk, _, cancelled, is_late, planned_releases, generation, owner in held:
         if cancelled:
             ends.append(End(pk, WorkJob.State.CANCELLED, ErrorCode.CANCELLED))
         elif is_late:
@@ -87,7 +91,18 @@ def release_own_jobs(fences: Sequence[Fence]) -> list[int]:
             ends.append(End(pk, WorkJob.State.INTERRUPTED, ErrorCode.RUNTIME_STOPPED))
         else:
             released.append(pk)
+            given_back.append(
+                RecoveryEvent(
+                    kind=KIND,
+                    row_id=pk,
+                    cause=Cause.RUNTIME_STOPPED,
+                    action=Action.ADOPTED,
+                    generation=generation,
+                    owner=owner,
+                )
+            )
     release_jobs(released, ErrorCode.RUNTIME_STOPPED, planned=True)
+    RecoveryEvent.objects.bulk_create(given_back)
     end_jobs(ends, revisions=revisions)
     for conversation_id in revisions:
         events.announce_on_commit(conversation_id)
