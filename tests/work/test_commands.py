@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
+from recovery.models import RecoveryEvent, ReleaseSwitch
 from tests import factories as make
+from tests.support.processes import ROOT
+from tests.support.runtimes import watch_database
 from work import bounds
-from work.models import Computer
+from work.models import Computer, JobReport, WorkJob, WorkProviderStep, WorkStep
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+SECRET = "a very private sentence"
 
 
 def output_of(*arguments: str) -> str:
@@ -116,3 +128,151 @@ def test_the_ninth_computer_and_a_name_that_is_taken_are_refused(ada: str, root:
 )
 def test_nobody_has_no_computers(arguments: tuple[str, ...]) -> None:
     assert refusal(*arguments) == "there is no such user"
+
+
+def recover(*options: str) -> str:
+    watch_database()
+    return output_of("recover_work", *options)
+
+
+def exit_status(*options: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        recover(*options)
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def every_row() -> list[tuple[str, ...]]:
+    """Return each row of jobs and all they consist of, with the transaction that wrote it."""
+    rows: list[tuple[str, ...]] = []
+    models = (WorkJob, WorkProviderStep, WorkStep, JobReport, RecoveryEvent)
+    with connection.cursor() as cursor:
+        for model in models:
+            table = model._meta.db_table
+            cursor.execute(f"SELECT t.xmin::text, t::text FROM {table} t ORDER BY t.id")
+            rows += cursor.fetchall()
+    return rows
+
+
+def test_recover_work_tells_its_report_as_one_json_object() -> None:
+    released = make.WorkJobFactory.create(orphaned=True)
+    ended = make.WorkJobFactory.create(orphaned=True, attempts=4)
+    late = make.WorkJobFactory.create(queue_deadline_at="2000-01-01T00:00Z")
+
+    report = json.loads(recover("--json"))
+
+    assert report.pop("duration_ms") >= 0
+    rows = {row.pop("id"): row for row in report.pop("rows")}
+    assert report == {
+        "kind": "work",
+        "examined": 3,
+        "adopted": 1,
+        "interrupted": 2,
+        "redispatched": 0,
+        "skipped": 0,
+        "failed": 0,
+    }
+    assert rows == {
+        str(released.pk): {"cause": "runtime_lost", "action": "adopted", "error_code": ""},
+        str(ended.pk): {
+            "cause": "runtime_lost",
+            "action": "interrupted",
+            "error_code": "adoption_attempts_exhausted",
+        },
+        str(late.pk): {
+            "cause": "never_started",
+            "action": "interrupted",
+            "error_code": "never_started",
+        },
+    }
+
+
+def test_recover_work_twice_changes_nothing_more() -> None:
+    make.WorkJobFactory.create(orphaned=True)
+    make.WorkJobFactory.create(overdue=True)
+    make.WorkJobFactory.create(orphaned=True, attempts=4)
+    recover()
+    before = every_row()
+
+    assert json.loads(recover("--json"))["examined"] == 0
+    assert every_row() == before
+
+
+def test_a_dry_run_shows_what_would_be_done_and_changes_nothing() -> None:
+    released = make.WorkJobFactory.create(orphaned=True)
+    ended = make.WorkJobFactory.create(orphaned=True, attempts=4)
+    waiting = make.WorkJobFactory.create(next_dispatch_at="2000-01-01T00:00Z")
+    before = every_row()
+
+    *lines, sentence = recover("--dry-run").splitlines()
+
+    assert sentence == "3 work would be taken up; nothing was changed."
+    assert {tuple(line.split()) for line in lines} == {
+        (str(released.pk), "runtime_lost", "adopted", "-"),
+        (str(ended.pk), "runtime_lost", "interrupted", "adoption_attempts_exhausted"),
+        (str(waiting.pk), "never_started", "redispatched", "-"),
+    }
+    assert every_row() == before
+
+
+def test_limit_bounds_what_is_recovered() -> None:
+    make.WorkJobFactory.create_batch(3, orphaned=True)
+    assert json.loads(recover("--json", "--limit", "2"))["adopted"] == 2
+    assert json.loads(recover("--json"))["adopted"] == 1
+
+
+def test_recover_work_exits_1_when_a_job_was_not_settled(database_url: str) -> None:
+    job = make.WorkJobFactory.create(orphaned=True)
+    with psycopg.connect(database_url) as other:
+        other.execute("SELECT FROM work_workjob WHERE id = %s FOR UPDATE", [job.pk])
+        assert exit_status() == 1
+    assert "1 adopted" in recover()
+
+
+def test_recover_work_exits_2_on_wrong_usage(process_environment: dict[str, str]) -> None:
+    assert "--limit" in refusal("recover_work", "--limit=0")
+    for wrong, status in (("--no-such", 2), ("--limit=0", 2), ("--json", 0)):
+        done = manage(process_environment, "recover_work", wrong)
+        assert (wrong, done.returncode) == (wrong, status)
+
+
+def manage(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_no_command_shows_what_a_job_says(capfd: pytest.CaptureFixture[str], root: str) -> None:
+    said: dict[str, Any] = {"goal": SECRET, "context": SECRET, "prompt": SECRET}
+    jobs = [
+        make.WorkJobFactory.create(orphaned=True, **said),
+        make.WorkJobFactory.create(orphaned=True, attempts=4, coding=True, **said),
+        make.WorkJobFactory.create(overdue=True, **said),
+    ]
+    for job in jobs:
+        make.WorkProviderStepFactory.create(job=job, completed=True, text=SECRET)
+        make.WorkStepFactory.create(job=job, arguments=f'{{"q": "{SECRET}"}}')
+        make.JobReportFactory.create(job=job, text=SECRET)
+    shown = ""
+    for arguments in (("--dry-run",), ("--dry-run", "--json"), ("--json",), ()):
+        shown += recover(*arguments)
+    shown += output_of("computers")
+    shown += output_of("revoke_computer", jobs[1].person.username, jobs[1].computer.name)
+
+    printed = capfd.readouterr()
+    assert "job.released" in printed.err
+    assert SECRET not in shown + printed.out + printed.err
+
+
+def test_pause_and_resume_know_jobs() -> None:
+    assert output_of("pause", "work") == "work: draining (was open)\n"
+    assert output_of("pause", "work", "--disable") == "work: disabled (was draining)\n"
+    assert ReleaseSwitch.objects.get(pk="work").state == "disabled"
+    assert output_of("resume", "work") == "work: open (was disabled)\n"
+    assert output_of("pause") == "turns: draining (was open)\nwork: draining (was open)\n"
+    assert refusal("pause", "voice").startswith("there is no kind 'voice'")
