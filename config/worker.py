@@ -1,16 +1,20 @@
-"""A Celery worker as a runtime: registers, serves turns on its own loop, sweeps, and drains.
+"""A Celery worker as a runtime: it registers, serves turns and jobs on loops of their own,
+sweeps, and drains.
 
-worker_init             runtime registered, loop up, sweep running; then hints are taken
+worker_init             runtime registered, loops up, sweep running; then hints are taken
 worker_shutting_down    (in the signal handler) nothing more is claimed; the 20 s begin
-worker_shutdown         turns finish or are interrupted, the sweep ends, the runtime last
+worker_shutdown         turns finish or are interrupted, jobs come to a checkpoint and are given
+                        back, the sweep ends, the runtime last
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -22,13 +26,18 @@ from celery.signals import worker_init, worker_shutdown, worker_shutting_down
 
 from recovery.bounds import DRAIN_SECONDS
 from recovery.runtimes import RuntimeKeeper
+from recovery.serving import ServingLoop
 from recovery.sweep import SweepThread
-from turns import dispatch, events
+from turns import dispatch as turn_dispatch
+from turns import events
 from turns import host as turn_host
 from turns.host import TurnHost
 from turns.providers import factory
 from turns.requests import Requests
 from turns.tools import registry
+from work import dispatch as job_dispatch
+from work import host as job_host
+from work.host import JobHost
 
 log = structlog.get_logger()
 
@@ -38,36 +47,53 @@ class Worker:
     """What this process runs beside Celery's own threads."""
 
     keeper: RuntimeKeeper
-    host: TurnHost
+    turns: TurnHost
+    jobs: JobHost
     sweeper: SweepThread
     drain_until: float | None = None
 
     def start(self) -> None:
-        """Return when the runtime is registered and the loop turns."""
+        """Return when the runtime is registered and the loops turn."""
         self.keeper.start()
-        self.host.start()
-        turn_host.serve_with(self.host)
+        self.turns.start()
+        self.jobs.start()
+        turn_host.serve_with(self.turns)
+        job_host.serve_with(self.jobs)
         self.sweeper.start()
 
     def begin_to_stop(self) -> None:
         """Claim nothing more. Runs in a signal handler, and so only sets flags."""
         if self.drain_until is None:
             self.drain_until = time.monotonic() + DRAIN_SECONDS
-        self.host.stop_claiming()
+        self.turns.stop_claiming()
+        self.jobs.stop_claiming()
 
     def stop(self) -> None:
-        """Return when every turn has ended and the runtime has, last of all."""
+        """Return when every turn has ended or job is given back, and last of all the runtime
+        has ended."""
         self.begin_to_stop()
+        draining = [
+            threading.Thread(target=self._drain, args=[host], name="drain")
+            for host in (self.turns, self.jobs)
+        ]
+        for thread in draining:
+            thread.start()
+        for thread in draining:
+            thread.join()
+        turn_host.serve_with(None)
+        job_host.serve_with(None)
+        self.sweeper.stop()
+        turn_dispatch.flush(1.0)
+        job_dispatch.flush(1.0)
+        events.flush()
+        self.keeper.stop()
+
+    def _drain(self, host: ServingLoop[Any]) -> None:
         try:
-            self.host.drain(self.drain_until or time.monotonic())
+            host.drain(self.drain_until or time.monotonic())
         except Exception as error:
             # The runtime's end must still become durable; the sweep settles what is left.
             log.error("worker.drain_failed", exc_info=error)
-        turn_host.serve_with(None)
-        self.sweeper.stop()
-        dispatch.flush(1.0)
-        events.flush()
-        self.keeper.stop()
 
 
 _worker: Worker | None = None
@@ -80,7 +106,7 @@ def _require_one_process(pool: str | type[Any]) -> None:
         SystemExit: the pool forks, or patches threads away.
     """
     if not issubclass(get_implementation(pool), ThreadPool | SoloPool):
-        raise SystemExit("Holdfast's worker serves turns in one process: use --pool threads")
+        raise SystemExit("Holdfast's worker serves its work in one process: use --pool threads")
 
 
 def _leave() -> None:
@@ -95,22 +121,29 @@ def _start(sender: Any, **_: object) -> None:
     _require_one_process(sender.pool_cls)
 
     def fenced(runtime_id: UUID) -> None:
-        host.cancel_all(runtime_id)
+        turns.cancel_all(runtime_id)
+        jobs.cancel_all(runtime_id)
 
-    keeper = RuntimeKeeper("worker", on_fenced=fenced)
-    host = TurnHost(
+    keeper = RuntimeKeeper("worker", on_fenced=fenced, loops=(TurnHost.word, JobHost.word))
+    turns = TurnHost(
         owner=lambda: keeper.id,
-        beat=keeper.beat_loop,
+        beat=partial(keeper.beat_loop, TurnHost.word),
         provider=factory.from_settings,
         tools=registry,
         requests=Requests.from_settings(registry.schemas()),
         on_broken=_leave,
     )
-    _worker = Worker(keeper, host, SweepThread())
+    jobs = JobHost(
+        owner=lambda: keeper.id,
+        beat=partial(keeper.beat_loop, JobHost.word),
+        provider=factory.from_settings,
+        on_broken=_leave,
+    )
+    _worker = Worker(keeper, turns, jobs, SweepThread())
     try:
         _worker.start()
     except Exception as error:
-        # Celery would log this and go on without anything that serves a turn.
+        # Celery would log this and go on without anything that serves.
         log.error("worker.not_started", exc_info=error)
         raise SystemExit(1) from error
 

@@ -65,7 +65,7 @@ class RowServer(Named, ABC, Generic[EndingT]):
             self._stop.set_exception(StaleFence())
 
     async def run(self) -> Fence | None:
-        """Serve the row to its end; return the fence of one left to the host."""
+        """Serve the row to its end; return the fence of one that was released without one."""
         # Retrieved in every case: an exception nobody looks at would be logged by the loop.
         self._stop.add_done_callback(lambda stop: stop.cancelled() or stop.exception())
         row = self.row(self.pk)
@@ -77,20 +77,23 @@ class RowServer(Named, ABC, Generic[EndingT]):
         self.fence = fence
         log.info(self.event("claimed"), **row, generation=fence.generation)
         await areach(self.event("claimed"))
+        left: Fence | None = fence
         try:
             try:
-                return await self.serve(fence)
+                left = await self.serve(fence)
             except StaleFence:
                 raise
             except Exception as error:
                 # A claimed row that nobody serves would wait for its deadline.
                 log.error(self.event("broken"), **row, exc_info=error)
                 await self.finish_broken(fence)
+                left = None
         except StaleFence:
             log.warning(self.event("fence_lost"), **row, generation=fence.generation)
+            return None
         finally:
-            self.close(fence)
-        return None
+            await self.close(fence, ended=left is None)
+        return left
 
     async def until_stopped(
         self,
@@ -127,11 +130,13 @@ class RowServer(Named, ABC, Generic[EndingT]):
 
     @abstractmethod
     async def serve(self, fence: Fence) -> Fence | None:
-        """Have the work done and end the row; return the fence of one left to the host."""
+        """Have the work done and end the row; return the fence of one that was released."""
 
     @abstractmethod
     async def finish_broken(self, fence: Fence) -> None:
         """End the row after an error of our own."""
 
-    def close(self, fence: Fence) -> None:
-        """Forget what was kept for the row while it was served."""
+    @abstractmethod
+    async def close(self, fence: Fence, *, ended: bool) -> None:
+        """Let go of what was kept for the row while it was served, whether it has ended or
+        not."""

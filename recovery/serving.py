@@ -176,6 +176,10 @@ class ServingLoop(Named, ABC, Generic[ServerT]):
         """How many rows more may be claimed now."""
         return 0 if self._draining else self._capacity - len(self._live)
 
+    def known(self) -> set[int]:
+        """Return the rows that are served here, or wait for room."""
+        return {*self._live, *self._waiting}
+
     def hinted(self, pk: int) -> None:
         """Begin with the row, or keep the hint until there is room."""
         if self._draining or pk in self._live or pk in self._waiting:

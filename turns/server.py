@@ -94,7 +94,7 @@ class TurnServer(RowServer[Ending]):
         """End the turn as failed, with the text that is committed."""
         await self._finish(fence, _BROKEN, None)
 
-    def close(self, fence: Fence) -> None:
+    async def close(self, fence: Fence, *, ended: bool) -> None:  # noqa: ARG002 - either way
         """Forget the turn's text."""
         self._text.close(fence)
 

@@ -51,7 +51,7 @@ class Ending:
     """How the work is to end, and what is known of the provider step that is still open.
 
     `response` is the last one, if it came to its end; `limit` is what had made its request the
-    last.
+    last. A cancel has a code only where the service gave its response up.
     """
 
     end: End
@@ -95,7 +95,7 @@ class Ledger(Protocol):
     ) -> tuple[TextRequest, RequestFacts]:
         """Return the request of provider step `sequence`, built from committed rows."""
 
-    def start_request(self, sequence: int, facts: RequestFacts) -> ProviderStepFields:
+    def start_request(self, sequence: int, facts: RequestFacts, /) -> ProviderStepFields:
         """Store the provider step as started. Then its request may be sent, once."""
 
     def request_at(self, sequence: int) -> ProviderStepFields | None:
@@ -184,9 +184,8 @@ class ToolLoop:
             request = await self._started()
             response = await self._response(request)
             if isinstance(response, Cancelled):
-                return Ending(
-                    End.CANCELLED, response_id=response.response_id, usage=response.usage
-                )
+                code = ErrorCode.PROVIDER_CANCELLED
+                return Ending(End.CANCELLED, code, response.response_id, response.usage)
             if not response.calls or response.incomplete:
                 return self._last(response)
             if response.anomalies:

@@ -1,0 +1,156 @@
+"""What a job keeps of its work under one claim, and how far it had come when that began."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from recovery.errors import BoundExceeded, ErrorCode
+from recovery.fences import Fence
+from turns.models.steps import ToolStepFields
+from turns.providers.types import Completed, TextRequest
+from turns.requests import Requests
+from turns.tool_loop import Progress
+from turns.tools.runner import Outcome
+from turns.transitions import RequestedCall, RequestFacts
+from work import requests as job_requests
+from work import transitions
+from work.limits import JobLimits
+from work.models import WorkJob, WorkProviderStep, WorkStep
+
+
+class WindingUp(Exception):
+    """The process is to stop: nothing more is started, and what is committed stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a job has come: what a claim finds when it begins.
+
+    `has_answered` is true when the last response left nothing to do but to end the job.
+    """
+
+    progress: Progress
+    is_reported: bool
+    has_answered: bool
+
+    @classmethod
+    def of(cls, fence: Fence, limits: JobLimits) -> Standing:
+        """Read it."""
+        steps = list(WorkProviderStep.objects.filter(job_id=fence.pk).order_by("sequence"))
+        calls = list(WorkStep.objects.filter(job_id=fence.pk).order_by("sequence"))
+        limit = None
+        if len(steps) >= limits.provider_steps:
+            limit = ErrorCode.PROVIDER_STEP_LIMIT_REACHED
+        elif any(call.error_code == ErrorCode.TOOL_CALL_LIMIT_REACHED for call in calls):
+            limit = ErrorCode.TOOL_CALL_LIMIT_REACHED
+        has_answered = False
+        if steps and steps[-1].state == WorkProviderStep.State.COMPLETED:
+            was_last = limit is not None and not steps[-1].offers_tools
+            asked_for_calls = any(call.provider_step_id == steps[-1].pk for call in calls)
+            has_answered = was_last or not asked_for_calls
+        progress = Progress(
+            requests=len(steps),
+            waiting=[call for call in calls if call.state == WorkStep.State.REQUESTED],
+            has_spoken=any(step.text.strip() for step in steps),
+            limit=limit,
+        )
+        return cls(progress, transitions.report_of(fence.pk) is not None, has_answered)
+
+
+def last_words(job_id: int) -> str:
+    """Return what the job's model said last, an empty text when it never spoke."""
+    steps = WorkProviderStep.objects.filter(job_id=job_id).order_by("-sequence")
+    return next((text for text in steps.values_list("text", flat=True) if text.strip()), "")
+
+
+class JobLedger:
+    """The rows of one job under one fence. Once `is_winding_up` nothing more is started."""
+
+    word: Final = "job"
+
+    def __init__(
+        self,
+        fence: Fence,
+        job: WorkJob,
+        *,
+        requests: Requests,
+        is_winding_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._fence = fence
+        self._job = job
+        self._limits = JobLimits.stored(job.budget)
+        self._requests = requests
+        self._is_winding_up = is_winding_up
+        self._response_bytes = 0
+
+    def request(
+        self, sequence: int, *, provider_api: str, offer_tools: bool
+    ) -> tuple[TextRequest, RequestFacts]:
+        """Return the next request."""
+        return self._requests.around(
+            partial(job_requests.read, self._job),
+            model=self._job.model,
+            step=sequence,
+            provider_api=provider_api,
+            offer_tools=offer_tools,
+        )
+
+    def start_request(self, _sequence: int, facts: RequestFacts) -> WorkProviderStep:
+        """Store the next provider step."""
+        self._require_going_on()
+        return transitions.start_provider_step(self._fence, facts)
+
+    def request_at(self, sequence: int) -> WorkProviderStep | None:
+        """Return the open provider step number `sequence`."""
+        return transitions.provider_step_at(self._fence, sequence)
+
+    def complete_request(
+        self, step_id: int, response: Completed, calls: Sequence[RequestedCall]
+    ) -> Sequence[WorkStep]:
+        """Store what a response said and the calls it asked for."""
+        return transitions.complete_provider_step(
+            self._fence,
+            step_id,
+            response_id=response.response_id,
+            usage=response.usage,
+            text=response.text,
+            calls=calls,
+            anomaly_count=response.anomalies,
+        )
+
+    def start_call(self, step: ToolStepFields) -> WorkStep:
+        """Mark the call as running."""
+        self._require_going_on()
+        return transitions.start_step(self._fence, step.pk)
+
+    def running_call(self, step: ToolStepFields) -> WorkStep | None:
+        """Return the step if it runs."""
+        found = transitions.step_called(self._fence, step.call_id)
+        return found if found is not None and found.state == WorkStep.State.RUNNING else None
+
+    def finish_call(self, step: ToolStepFields, outcome: Outcome) -> WorkStep:
+        """Store what came of the call."""
+        return transitions.finish_step(
+            self._fence,
+            step.pk,
+            outcome.state,
+            result=outcome.result,
+            error_code=outcome.error_code,
+        )
+
+    async def write(self, text: str) -> None:
+        """Count what one response says. It is kept whole, once the response has ended."""
+        self._response_bytes += len(text.encode())
+        if self._response_bytes > self._limits.text_bytes:
+            raise BoundExceeded(ErrorCode.RESPONSE_TOO_LARGE)
+
+    async def flushed(self) -> None:
+        """Begin to count anew: the response has ended."""
+        self._response_bytes = 0
+
+    def _require_going_on(self) -> None:
+        if self._is_winding_up():
+            raise WindingUp

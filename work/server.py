@@ -1,0 +1,231 @@
+"""The live runtime of one job: it claims, goes on from where the rows stand, and ends it once.
+
+What an earlier claim committed is never done again: its report is appended, its calls have
+their outcomes, and a call that was asked for and not started is started now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Final
+from uuid import UUID, uuid4
+
+import structlog
+from django.db.models import DurationField, ExpressionWrapper, F
+from django.db.models.functions import Now
+
+from recovery.errors import ErrorCode, Refused
+from recovery.fences import Fence
+from recovery.probes import areach
+from recovery.servers import RowServer
+from turns.confirmed import confirmed, read
+from turns.providers.types import TextProvider
+from turns.tool_loop import End, Ending, ToolLoop
+from turns.tools.registry import Invocation
+from work import transitions
+from work.dispatch import dispatch_job
+from work.ledger import JobLedger, Standing, WindingUp, last_words
+from work.limits import JobLimits
+from work.models import WorkJob
+from work.requests import AskingFor
+from work.workspaces import JOB_TOOLS, OpenWorkspace, Workspace
+
+log = structlog.get_logger()
+
+LIMITS: Final = frozenset(
+    {ErrorCode.TOOL_CALL_LIMIT_REACHED, ErrorCode.PROVIDER_STEP_LIMIT_REACHED}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnding:
+    """How a job is to end, and what is known of the provider step that is still open."""
+
+    state: WorkJob.State
+    error_code: ErrorCode | None = None
+    response_id: str | None = None
+    usage: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The claimed row, and how much of its time is left on the database's clock."""
+
+    job: WorkJob
+    seconds: float
+
+    @classmethod
+    def of(cls, job_id: int) -> Assignment:
+        """Read it."""
+        job = WorkJob.objects.filter(pk=job_id)
+        left = ExpressionWrapper(F("deadline_at") - Now(), output_field=DurationField())
+        seconds: timedelta = job.annotate(left=left).values_list("left", flat=True).get()
+        return cls(job.get(), seconds.total_seconds())
+
+
+_BROKEN: Final = JobEnding(WorkJob.State.FAILED, ErrorCode.INTERNAL_ERROR)
+_CANCELLED: Final = JobEnding(WorkJob.State.CANCELLED)
+_COMPLETED: Final = JobEnding(WorkJob.State.COMPLETED)
+_USED_UP: Final = JobEnding(WorkJob.State.BUDGET_EXHAUSTED, ErrorCode.BUDGET_EXHAUSTED)
+_OUT_OF_TIME: Final = JobEnding(WorkJob.State.BUDGET_EXHAUSTED, ErrorCode.DEADLINE_PASSED)
+
+
+class JobServer(RowServer[JobEnding]):
+    """Serves one job on the event loop of its process."""
+
+    word = "job"
+
+    def __init__(
+        self,
+        pk: int,
+        *,
+        owner: UUID,
+        provider: TextProvider,
+        workspaces: Mapping[str, OpenWorkspace],
+        asking: AskingFor,
+    ) -> None:
+        super().__init__(pk, owner=owner)
+        self._provider = provider
+        self._workspaces = workspaces
+        self._asking = asking
+        self._is_winding_up = False
+        self._workspace: Workspace | None = None
+
+    def cancel(self) -> None:
+        """End the job as cancelled."""
+        self.stop(_CANCELLED)
+
+    def wind_up(self) -> None:
+        """Start nothing more; give the job back once what runs has come to its outcome."""
+        self._is_winding_up = True
+
+    async def claim(self) -> Fence | None:
+        """Claim the job."""
+        if self._is_winding_up:
+            return None
+        token = uuid4()
+        return await confirmed(
+            partial(transitions.claim_job, self.pk, owner=self.owner, token=token),
+            partial(transitions.claim_under, token),
+        )
+
+    async def serve(self, fence: Fence) -> Fence | None:
+        """Have the job done; where its process is to stop, give it back as it stands."""
+        assignment = await read(partial(Assignment.of, fence.pk))
+        ending = await self._ending(fence, assignment)
+        if ending is None:
+            await give_back([fence])
+            return fence
+        await areach("job.finishing")
+        await self._finish(fence, ending)
+        return None
+
+    async def close(self, fence: Fence, *, ended: bool) -> None:  # noqa: ARG002 - the only one
+        """Let go of the job's workspace; an adopter goes on in that of a job not ended."""
+        if self._workspace is not None:
+            await self._workspace.close(ended=ended)
+
+    async def finish_broken(self, fence: Fence) -> None:
+        """End the job as failed, with an honest notice."""
+        await self._finish(fence, _BROKEN)
+
+    async def _ending(self, fence: Fence, assignment: Assignment) -> JobEnding | None:
+        """Have the job done; return how it is to end, None when it is to be given back."""
+        work = self._work(fence, assignment.job)
+        try:
+            return await self.until_stopped(work, assignment.seconds, lambda: _OUT_OF_TIME)
+        except WindingUp:
+            return None
+
+    async def _work(self, fence: Fence, job: WorkJob) -> JobEnding:
+        """Go on from where the job stands."""
+        limits = JobLimits.stored(job.budget)
+        standing = await read(partial(Standing.of, fence, limits))
+        if standing.is_reported:
+            return _COMPLETED
+        if standing.has_answered:
+            return await _conclude(fence, standing.progress.limit)
+        try:
+            self._workspace = await self._workspaces[job.kind](job, fence)
+        except Refused as refused:
+            return JobEnding(WorkJob.State.FAILED, refused.code)
+        tools = self._workspace.registry().without(JOB_TOOLS, ErrorCode.WORK_RECURSION_REFUSED)
+        ledger = JobLedger(
+            fence,
+            job,
+            requests=self._asking(job.kind, tools.schemas()),
+            is_winding_up=lambda: self._is_winding_up,
+        )
+        loop = ToolLoop(
+            ledger,
+            provider=self._provider,
+            tools=tools,
+            invocation=partial(
+                Invocation, job.person_id, job.conversation_id, job.before_message_id
+            ),
+            provider_steps_max=limits.provider_steps,
+            progress=standing.progress,
+        )
+        ending = await loop.run()
+        used_up = ending.error_code in LIMITS
+        if ending.response is not None and (ending.end == End.COMPLETED or used_up):
+            assert ending.step_id is not None  # noqa: S101 - the step of this response
+            complete = partial(
+                ledger.complete_request, ending.step_id, replace(ending.response, calls=()), ()
+            )
+            await confirmed(complete, lambda: None)
+        if ending.end == End.COMPLETED or used_up:
+            return await _conclude(fence, ending.limit or ending.error_code)
+        return _as_said(ending)
+
+    async def _finish(self, fence: Fence, ending: JobEnding) -> None:
+        finish = partial(
+            transitions.finish_job,
+            fence,
+            ending.state,
+            error_code=ending.error_code,
+            response_id=ending.response_id,
+            usage=ending.usage,
+        )
+        job = await confirmed(finish, partial(_ended, fence))
+        log.info("job.ended", job_id=job.pk, state=job.state, error_code=job.error_code or None)
+
+
+async def give_back(fences: Sequence[Fence]) -> list[int]:
+    """Release what these claims still hold, for other workers; return the jobs that wait."""
+    released = await confirmed(partial(transitions.release_own_jobs, fences), lambda: None)
+    for pk in released:
+        log.info("job.given_back", job_id=pk)
+        dispatch_job(pk)
+    return released
+
+
+async def _conclude(fence: Fence, limit: ErrorCode | None) -> JobEnding:
+    """Make what the model said last the job's report; return how the job is to end.
+
+    A job that used up what it was allowed has no report: its notice tells the last words.
+    """
+    if limit is not None:
+        return _USED_UP
+    report = await read(partial(last_words, fence.pk))
+    # the same report twice is one report
+    await confirmed(partial(transitions.append_report, fence, report), lambda: None)
+    await areach("job.report_appended")
+    return _COMPLETED
+
+
+def _as_said(ending: Ending) -> JobEnding:
+    """Return the end of a job whose work did not come to its own end."""
+    if ending.end == End.CANCELLED and ending.error_code is None:
+        return _CANCELLED
+    # a service that gives its response up was not asked to by a person
+    return JobEnding(WorkJob.State.FAILED, ending.error_code, ending.response_id, ending.usage)
+
+
+def _ended(fence: Fence) -> WorkJob | None:
+    """Return the job if it has ended under this claim."""
+    job = WorkJob.objects.filter(pk=fence.pk, claim_token=fence.token).first()
+    return job if job is not None and job.state in WorkJob.LIFECYCLE.terminal else None
