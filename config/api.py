@@ -28,6 +28,7 @@ from recovery.errors import BoundExceeded, ErrorCode, Refused
 from recovery.executor import in_thread
 from turns import credentials
 from turns.api import router as turns_router
+from work.api import router as work_router
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +46,7 @@ STATUS: Final[Mapping[ErrorCode, int]] = {
     ErrorCode.TURN_IN_PROGRESS: 409,
     ErrorCode.CLIENT_KEY_CONFLICT: 409,
     ErrorCode.RATE_LIMITED: 429,
+    ErrorCode.JOB_LIMIT_REACHED: 429,
     ErrorCode.PAUSED: 503,
     ErrorCode.SERVICE_UNAVAILABLE: 503,
     ErrorCode.INTERNAL_ERROR: 500,
@@ -113,6 +115,7 @@ api = NinjaAPI(
     openapi_url="/openapi.json",
 )
 api.add_router("", turns_router)
+api.add_router("", work_router)
 
 
 def problem(

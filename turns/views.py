@@ -92,7 +92,11 @@ def _page(request: HttpRequest, shown: projection.Snapshot | None) -> HttpRespon
         "cutCodes": sorted(CUT_CODES),
         "messageBytes": bounds.USER_MESSAGE_MAX_BYTES,
         "login": reverse("login"),
-        "panels": [static(panel.script) for panel in panels if panel.script],
+        "panels": [
+            {"script": static(panel.script), "told": dict(panel.told)}
+            for panel in panels
+            if panel.script
+        ],
     }
     context = {
         "name": _name(shown, content),
@@ -101,7 +105,7 @@ def _page(request: HttpRequest, shown: projection.Snapshot | None) -> HttpRespon
         "messages": _looks(content),
         "conversations": [row for row, _ in listed[:LISTED_CONVERSATIONS]],
         "next_conversations": listed[-2][1] if len(listed) > LISTED_CONVERSATIONS else None,
-        "panels": [panel for panel in panels if panel.template],
+        "panels": list(panels),
         "is_demonstration": settings.LLM_API == "local",
     }
     return render(request, "turns/page.html", context)

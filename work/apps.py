@@ -13,8 +13,11 @@ class WorkConfig(AppConfig):
     verbose_name = "Delegated jobs"
 
     def ready(self) -> None:
-        """Let the sweep settle jobs."""
+        """Let the sweep settle jobs, and show them on the page."""
         from recovery import runner  # noqa: PLC0415 - needs the registry of models
+        from turns.panels import panels  # noqa: PLC0415
+        from work.panel import PANEL  # noqa: PLC0415
         from work.recovery import WorkRecovery  # noqa: PLC0415
 
         runner.register(WorkRecovery())
+        panels.register(PANEL)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemathesis import checks
 
 from config.api import api
-from tests.factories import TurnFactory
+from tests.factories import ComputerFactory, TurnFactory, WorkJobFactory, WorkStepFactory
 from turns.tokens import create_token
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,16 +32,21 @@ def test_the_description_is_served_and_lists_the_endpoints() -> None:
     answer = Client().get("/api/v1/openapi.json")
     assert answer.status_code == 200
     assert answer.json()["paths"].keys() == api.get_openapi_schema()["paths"].keys()
-    assert len(OPERATIONS) == 11
+    assert len(OPERATIONS) == 16
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")
 def test_answers_are_as_described(operation: Any) -> None:
     turn = TurnFactory(completed=True)
+    person = turn.conversation.owner
+    job = WorkJobFactory(person=person, conversation=turn.conversation, running=True)
+    WorkStepFactory(job=job, succeeded=True)
+    ComputerFactory(person=person)
     real = {
         "conversation_id": str(turn.conversation_id),
         "turn_id": str(turn.pk),
         "message_id": str(turn.user_message_id),
+        "job_id": str(job.pk),
     }
     token = create_token(turn.conversation.owner_id)
     client = Client(headers={"authorization": f"Bearer {token}"})

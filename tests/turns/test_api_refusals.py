@@ -17,10 +17,17 @@ from config.api import api as ninja
 from config.asgi import application
 from config.body_limit import BODY_MAX_BYTES
 from recovery.errors import ErrorCode
-from tests.factories import ConversationFactory, TurnFactory, UserFactory
+from tests.factories import (
+    ComputerFactory,
+    ConversationFactory,
+    TurnFactory,
+    UserFactory,
+    WorkJobFactory,
+)
 from turns import projection
 from turns.models import ApiToken, Conversation, Message, Turn
 from turns.tokens import create_token
+from work.models import WorkJob
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -52,6 +59,7 @@ def rows() -> list[tuple[Any, ...]]:
         *Conversation.objects.order_by("pk").values_list("pk", "title", "revision"),
         *Message.objects.order_by("pk").values_list("pk", "text"),
         *Turn.objects.order_by("pk").values_list("pk", "state", "write_mark"),
+        *WorkJob.objects.order_by("pk").values_list("pk", "state", "write_mark"),
     ]
 
 
@@ -67,8 +75,40 @@ ENDPOINTS = [
     ("GET", "/messages/{message}", None),
     ("PATCH", "/messages/{message}", {"text": "x"}),
     ("DELETE", "/messages/{message}", None),
+    ("GET", "/jobs", None),
+    ("POST", "/conversations/{conversation}/jobs", {"kind": "deep_work", "goal": "x"}),
+    ("GET", "/jobs/{job}", None),
+    ("POST", "/jobs/{job}/cancel", None),
+    ("GET", "/computers", None),
 ]
-WITH_ID = [endpoint for endpoint in ENDPOINTS if "{" in endpoint[1]]
+IN_A_QUERY_OR_BODY = [
+    ("GET", "/jobs?conversation_id={conversation}", None),
+    (
+        "POST",
+        "/conversations/{own}/jobs",
+        {"kind": "coding", "goal": "x", "computer_id": "{computer}"},
+    ),
+]
+WITH_ID = [endpoint for endpoint in ENDPOINTS if "{" in endpoint[1]] + IN_A_QUERY_OR_BODY
+
+
+def ids_of(turn: Turn) -> dict[str, Any]:
+    """Return an id of each kind, all of the turn's person."""
+    person = turn.conversation.owner
+    return {
+        "conversation": turn.conversation_id,
+        "turn": turn.pk,
+        "message": turn.user_message_id,
+        "job": WorkJobFactory(person=person, conversation=turn.conversation).pk,
+        "computer": ComputerFactory(person=person).pk,
+    }
+
+
+def named(body: Any, ids: dict[str, Any]) -> Any:
+    """Return the body with ids put where it names them."""
+    if not isinstance(body, dict):
+        return body
+    return {key: value.format(**ids) for key, value in body.items()}
 
 
 def ask(client: Client, method: str, path: str, body: object = None, **headers: str) -> Any:
@@ -92,15 +132,13 @@ def test_somebody_elses_id_is_answered_like_one_that_names_nothing(
     turn: Turn, method: str, path: str, body: object
 ) -> None:
     """failure H52"""
-    foreign = {
-        "conversation": turn.conversation_id,
-        "turn": turn.pk,
-        "message": turn.user_message_id,
-    }
-    token = create_token(UserFactory().pk)
+    foreign = ids_of(turn)
+    other_id = UserFactory().pk
+    own = {"own": ConversationFactory(owner_id=other_id, owner=None).pk}
+    token = create_token(other_id)
     other = Client(headers={"authorization": f"Bearer {token}"})
     before = rows()
-    answers = [ask(other, method, path.format(**foreign), body)]
+    answers = [ask(other, method, path.format(**foreign, **own), named(body, foreign))]
     for unknown in (
         "999999",
         "0",
@@ -113,7 +151,7 @@ def test_somebody_elses_id_is_answered_like_one_that_names_nothing(
         "%00",
     ):
         nothing = dict.fromkeys(foreign, unknown)
-        answers.append(ask(other, method, path.format(**nothing), body))
+        answers.append(ask(other, method, path.format(**nothing, **own), named(body, nothing)))
     assert {(a.status_code, a.content) for a in answers} == {(404, answers[0].content)}
     assert refusal(answers[0]) == (404, "not_found")
     assert rows() == before
@@ -123,11 +161,7 @@ def test_somebody_elses_id_is_answered_like_one_that_names_nothing(
 def test_nobody_signed_in_is_told_nothing(
     turn: Turn, method: str, path: str, body: object
 ) -> None:
-    ids = {
-        "conversation": turn.conversation_id,
-        "turn": turn.pk,
-        "message": turn.user_message_id,
-    }
+    ids = ids_of(turn)
     owner_id = turn.conversation.owner_id
     revoked = create_token(owner_id)
     ApiToken.objects.update(revoked_at=Now())

@@ -192,7 +192,7 @@ def test_another_apps_objects_are_read_in_the_same_statement_and_shown_in_frames
     sql: Any = "SELECT json_build_array(json_build_object('id', c.id::text, 'state', 'queued'))"
     owner_id = turn.conversation.owner_id
     with (
-        registered(Panel("jobs", "job", sql)),
+        registered(Panel("errands", "errand", sql)),
         registered(Panel("voice", "voice", "SELECT NULL::json", single=True)),
         CaptureQueriesContext(connection) as queries,
     ):
@@ -200,14 +200,17 @@ def test_another_apps_objects_are_read_in_the_same_statement_and_shown_in_frames
         assert len(queries) == 1
         assert snapshot is not None
         _, content = frames.snapshot_content(snapshot)
-        assert content["jobs"] == [{"id": str(turn.conversation_id), "state": "queued"}]
+        assert content["errands"] == [{"id": str(turn.conversation_id), "state": "queued"}]
         assert content["voice"] is None
         Conversation.objects.update(revision=1)
         (change,) = changes(watched(turn, Cursor(0, turn.pk)))
         assert change is not None
         shown = frames.change_frames(change, Cursor(0, turn.pk))
         assert shown is not None
-        assert ['"type":"turn"' in shown[0][0], '"type":"job"' in shown[0][1]] == [True, True]
+        assert ['"type":"turn"' in shown[0][0], '"type":"errand"' in shown[0][1]] == [
+            True,
+            True,
+        ]
         # only the last frame carries the moved revision
         assert [f'"cursor":"{n}.{turn.pk}.0.0.0"' in shown[0][n] for n in (0, 1)] == [True] * 2
         assert shown[1] == Cursor(1, turn.pk)
@@ -217,7 +220,7 @@ def shown_objects(*names: str, **panel: Any) -> Panel:
     """Return a panel that shows an object for each of `names`, in this order."""
     listed = ", ".join(f"json_build_object('id', '{name}')" for name in names)
     sql: Any = f"SELECT json_build_array({listed})"
-    return Panel("jobs", "job", sql, **panel)
+    return Panel("errands", "errand", sql, **panel)
 
 
 def change_since(turn: Turn, cursor: Cursor) -> tuple[list[dict[str, Any]], Cursor] | None:
@@ -248,7 +251,7 @@ def test_a_message_an_app_has_added_arrives_like_any_other_and_says_what_it_is_a
         assert (message["type"], message["id"], job["type"]) == (
             "message",
             str(added.pk),
-            "job",
+            "errand",
         )
         assert (message["html"], message["turn_id"]) == ("<p><em>Done</em></p>\n", None)
         assert message["about"] == {
@@ -278,7 +281,7 @@ def test_the_end_of_a_turn_is_shown_once_whatever_else_happens_afterwards() -> N
     with registered(shown_objects("1", "2")):
         seen = change_since(turn, Cursor(0, turn.pk, ended=True))
     assert seen is not None
-    assert [frame["type"] for frame in seen[0]] == ["job", "job"]
+    assert [frame["type"] for frame in seen[0]] == ["errand", "errand"]
     assert seen[1] == Cursor(1, turn.pk, ended=True)
 
 
@@ -304,7 +307,7 @@ def test_objects_of_panels_leave_room_for_messages() -> None:
         snapshot = projection.snapshot(*place)
         assert snapshot is not None
         _, content = frames.snapshot_content(snapshot)
-    sizes = {one["id"]: one["size"] for one in content["jobs"]}
+    sizes = {one["id"]: one["size"] for one in content["errands"]}
     assert sizes == {"0": 400, "1": 400, "2": 9_000}
     assert len(content["messages"]) == 1
     with registered(shown_objects(*names, variants=variants, heavy=1)):
@@ -312,18 +315,18 @@ def test_objects_of_panels_leave_room_for_messages() -> None:
         assert snapshot is not None
         (frame,), _ = frames.snapshot_frames(snapshot)
     shown = json.loads(frame)
-    assert [one["id"] for one in shown["jobs"]] == names[-len(shown["jobs"]) :]
-    assert len(shown["jobs"]) > 30
-    assert len(json.dumps(shown["jobs"])) <= frames.PANELS_MAX_BYTES * 1.1
+    assert [one["id"] for one in shown["errands"]] == names[-len(shown["errands"]) :]
+    assert len(shown["errands"]) > 30
+    assert len(json.dumps(shown["errands"])) <= frames.PANELS_MAX_BYTES * 1.1
     assert len(frame.encode()) <= frames.MAX_BYTES
 
 
 def test_a_panel_is_registered_once() -> None:
     with (
-        registered(Panel("jobs", "job", "SELECT NULL::json")),
-        pytest.raises(ValueError, match="jobs"),
+        registered(Panel("errands", "errand", "SELECT NULL::json")),
+        pytest.raises(ValueError, match="errands"),
     ):
-        panels.register(Panel("jobs", "job", "SELECT NULL::json"))
+        panels.register(Panel("errands", "errand", "SELECT NULL::json"))
 
 
 def test_every_message_row_a_snapshot_reads_is_found_by_an_index() -> None:

@@ -101,12 +101,18 @@ def test_another_app_adds_its_panel(
 ) -> None:
     added = Panels()
     added.register(
-        Panel("jobs", "job", "'[]'::json", template="turns/brand.html", script="work/jobs.js")
-    )
+        Panel(
+            "errands", "errand", "'[]'::json",
+            bar="turns/brand.html", template="turns/brand.html", aside="turns/brand.html",
+            style="errands/errands.css", script="errands/errands.js", told={"most": 3},
+        )
+    )  # fmt: skip
     monkeypatch.setattr(views, "panels", added)
     page = browser.get(f"/c/{ConversationFactory.create(owner=user).pk}/").content.decode()
-    assert '"panels": ["/static/work/jobs.js"]' in page
-    assert page.count("brand-mark") == 3
+    told = '"panels": [{"script": "/static/errands/errands.js", "told": {"most": 3}}]'
+    assert told in page
+    assert page.count("brand-mark") == 5
+    assert '<link rel="stylesheet" href="/static/errands/errands.css">' in page
 
 
 def test_the_page_says_when_a_demonstration_model_answers(

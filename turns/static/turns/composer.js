@@ -132,11 +132,7 @@ export class Composer {
     this.keep();
     this.draw();
     try {
-      if (this.page.conversation === null) {
-        const made = await call("POST", "/conversations", { client_key: item.room });
-        this.moveTo(made);
-      }
-      const path = `/conversations/${this.page.conversation}/turns`;
+      const path = `/conversations/${await this.room(item.room)}/turns`;
       const turn = await call("POST", path, { text: item.text, client_key: item.key });
       this.failures = 0;
       this.drop(item.key);
@@ -146,6 +142,19 @@ export class Composer {
     } finally {
       this.isSending = false;
       this.draw();
+    }
+  }
+
+  /** Return this conversation's id; where there is none yet, it is made, once. */
+  async room(key, title = "") {
+    if (this.page.conversation !== null) return this.page.conversation;
+    this.making ??= call("POST", "/conversations", { title, client_key: key });
+    try {
+      const made = await this.making;
+      if (this.page.conversation === null) this.moveTo(made);
+      return made.id;
+    } finally {
+      this.making = null;
     }
   }
 

@@ -23,6 +23,23 @@ export class Kept {
     this.write(sessionStorage, `unsent.${place}`, items.length ? items : null);
   }
 
+  /** What a panel remembers: in this browser, or in this tab alone. */
+  choice(name) {
+    return read(localStorage, this.prefix + name);
+  }
+
+  keepChoice(name, value) {
+    this.write(localStorage, name, value);
+  }
+
+  draftOf(name) {
+    return read(sessionStorage, this.prefix + name);
+  }
+
+  keepDraftOf(name, value) {
+    this.write(sessionStorage, name, value);
+  }
+
   forgetPlace(place) {
     this.keepDraft(place, "");
     this.keepUnsent(place, []);

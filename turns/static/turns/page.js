@@ -37,10 +37,16 @@ const toLatest = document.getElementById("to-latest");
 
 /** What panels and the parts below may use. */
 const page = {
+  user: TOLD.user,
   conversation: TOLD.conversation,
   messageBytes: TOLD.messageBytes,
+  /** What the page began with, null for a conversation that does not exist yet. */
+  snapshot: TOLD.snapshot,
   get turn() {
     return thread.turn;
+  },
+  get kept() {
+    return kept;
   },
   began,
   took,
@@ -52,15 +58,30 @@ const page = {
   announce,
   notice: warn,
   signedOut: () => connected("signed-out"),
-  onFrame: (type, act) => handlers.set(type, act),
+  /** Lead to a message, wherever in the past it is. False when it is gone. */
+  lead: leadTo,
+  /** The conversation's id; `key` makes one where there is none yet. */
+  room: (key, title) => composer.room(key, title),
+  /** How many things happened that nobody has seen: said in the window's title. */
+  mark,
+  /** Whether something else than messages stands here: then nobody has to be welcomed. */
+  occupy,
+  /** `act(frame)` is called for each frame of this type, after what is done already. */
+  onFrame: (type, act) => handlers.set(type, [...(handlers.get(type) ?? []), act]),
+  /** `act(id, button)` is called for "Start again" below what a message is about. */
+  onAgain: (type, act) => agains.set(type, act),
 };
 
 const handlers = new Map([
-  ["snapshot", snapshot],
-  ["message", message],
-  ["text", (frame) => thread.append(frame.turn_id, frame.text)],
-  ["turn", turn],
+  ["snapshot", [snapshot]],
+  ["message", [message]],
+  ["text", [(frame) => thread.append(frame.turn_id, frame.text)]],
+  ["turn", [turn]],
 ]);
+const agains = new Map();
+let name = document.getElementById("title").textContent;
+let marked = 0;
+let isOccupied = false;
 const kept = new Kept(TOLD.user);
 const thread = new Thread(document.getElementById("thread"), {
   cutCodes: TOLD.cutCodes,
@@ -74,22 +95,30 @@ const live = new Live({ onFrame: apply, onState: connected });
 const composer = new Composer(page, kept);
 const conversations = new Conversations(page, kept);
 startDrawer();
-if (page.conversation) live.start(page.conversation, TOLD.snapshot.cursor);
+// No frame may come before everybody who wants it is there.
+const ready = Promise.all(TOLD.panels.map(begin));
+if (page.conversation) ready.then(() => live.start(page.conversation, TOLD.snapshot.cursor));
 show();
 view.scrollTop = view.scrollHeight;
 if (matchMedia("(pointer: fine)").matches) composer.box.focus();
-for (const script of TOLD.panels) {
-  import(script).then((module) => module.start(page));
+
+/** Start a panel. The page does without one whose script cannot be loaded. */
+async function begin({ script, told }) {
+  try {
+    (await import(script)).start(page, told);
+  } catch (error) {
+    console.error(error);
+    warn("A part of this page could not be loaded. Reload it to try again.");
+  }
 }
 
 // --- frames ---
 
 /** Apply a frame. False when only a snapshot can help. */
 function apply(frame) {
-  const handler = handlers.get(frame.type);
-  const done = handler ? handler(frame) : true;
+  const done = (handlers.get(frame.type) ?? []).map((handle) => handle(frame));
   show();
-  return done;
+  return !done.includes(false);
 }
 
 function snapshot(frame) {
@@ -140,7 +169,7 @@ function began(conversation) {
   page.conversation = conversation.id;
   history.replaceState(null, "", `/c/${conversation.id}/`);
   document.querySelector(".new").removeAttribute("aria-current");
-  live.start(conversation.id);
+  ready.then(() => live.start(conversation.id));
 }
 
 /** The service has taken a message. The live view tells more, before this or after it. */
@@ -169,8 +198,19 @@ function removed() {
 
 function renamed(title) {
   if (!title) return;
+  name = title;
   document.getElementById("title").textContent = title;
-  document.title = `${title} · Holdfast`;
+  mark(marked);
+}
+
+function mark(count) {
+  marked = count;
+  document.title = `${count ? `(${count}) ` : ""}${name} · Holdfast`;
+}
+
+function occupy(is) {
+  isOccupied = is;
+  show();
 }
 
 // --- what a person does in the thread ---
@@ -191,6 +231,9 @@ function act(what, message, button) {
       }
       break;
     }
+    case "about-again":
+      agains.get(message.dataset.about)?.(message.dataset.aboutId, button);
+      break;
     case "correct":
       correct(message, thread, announce);
       break;
@@ -212,7 +255,7 @@ document.getElementById("sign-out").addEventListener("submit", () => kept.forget
 
 function show() {
   const isEmpty = !thread.list.children.length && !document.querySelector("#pending > *");
-  welcome.hidden = !isEmpty;
+  welcome.hidden = !isEmpty || isOccupied;
   composer.draw();
   if (isFollowing) view.scrollTop = view.scrollHeight;
   toLatest.hidden = isFollowing;
@@ -265,6 +308,20 @@ const beginning = new IntersectionObserver((seen) => seen.at(-1).isIntersecting 
   rootMargin: "400px 0px 0px",
 });
 beginning.observe(older);
+
+async function leadTo(id) {
+  while (!thread.find(id) && next !== null && !older.dataset.busy) {
+    const before = next;
+    await loadOlder();
+    if (next === before) break; // it could not be loaded, and the page says so
+  }
+  const message = thread.find(id);
+  if (!message) return false;
+  isFollowing = false;
+  message.scrollIntoView({ block: "start" });
+  message.focus({ preventScroll: true });
+  return true;
+}
 
 async function loadOlder() {
   if (next === null || older.dataset.busy) return;

@@ -92,6 +92,7 @@ export class Thread {
         reason.textContent = message.error_message ?? "";
       });
       showSteps(element, message.steps ?? []);
+      if (message.about) showAbout(element, message.about);
     }
     return element;
   }
@@ -139,22 +140,31 @@ export function clone(template) {
   return document.getElementById(template).content.firstElementChild.cloneNode(true);
 }
 
-function showSteps(element, steps) {
-  const list = element.querySelector(".steps");
-  list.replaceChildren(
-    ...steps.map((step) => {
-      const item = clone("step");
-      item.dataset.state = step.state;
-      item.querySelector(".step-name").textContent = inWords(step.name);
-      item.querySelector(".step-state").textContent = step.error_code
-        ? `${step.state}: ${inWords(step.error_code)}`
-        : step.state;
-      return item;
-    }),
-  );
+/** What the message is about, where it answers no question: a job it reports on. */
+function showAbout(element, about) {
+  element.dataset.about = about.type;
+  element.dataset.aboutId = about.id;
+  element.dataset.aboutState = about.state;
+  element.querySelector(".about-label").textContent = about.label;
+  element.querySelector(".about-state").textContent = inWords(about.state);
+  element.querySelector(".about-title").textContent = about.title;
 }
 
-function inWords(name) {
+function showSteps(element, steps) {
+  element.querySelector(".steps").replaceChildren(...steps.map(drawStep));
+}
+
+export function drawStep(step) {
+  const item = clone("step");
+  item.dataset.state = step.state;
+  item.querySelector(".step-name").textContent = inWords(step.name);
+  item.querySelector(".step-state").textContent = step.error_code
+    ? `${step.state}: ${inWords(step.error_code)}`
+    : step.state;
+  return item;
+}
+
+export function inWords(name) {
   return name.replaceAll("_", " ");
 }
 

@@ -1,0 +1,225 @@
+// A job that a person asks for without the model.
+//
+// The request keeps its key until the service has taken it: sent again after a lost answer or a
+// reload, it is still one job.
+
+import { call, newKey, Problem } from "../turns/api.js";
+
+const NEW = "new";
+
+export class Form {
+  /** `told` gives bounds in bytes; `started(job)` is called when the service has the job. */
+  constructor(page, told, { started }) {
+    this.page = page;
+    this.told = told;
+    this.started = started;
+    this.form = document.getElementById("job-form");
+    this.opener = document.getElementById("new-job");
+    this.goal = document.getElementById("job-goal");
+    this.context = document.getElementById("job-context");
+    this.computer = document.getElementById("job-computer");
+    this.cwd = document.getElementById("job-cwd");
+    this.problem = document.getElementById("job-problem");
+    this.button = document.getElementById("job-start");
+    this.computers = null;
+    this.encoder = new TextEncoder();
+    this.opener.addEventListener("click", () => this.open());
+    document.getElementById("job-discard").addEventListener("click", () => this.discard());
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.submit();
+    });
+    this.form.addEventListener("input", () => this.changed());
+    this.form.addEventListener("change", (event) => {
+      if (event.target.name === "kind") this.place();
+      if (event.target === this.computer) this.chosen();
+    });
+    this.form.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.form.requestSubmit();
+    });
+    this.restore();
+  }
+
+  get where() {
+    return `job.${this.page.conversation ?? NEW}`;
+  }
+
+  get kind() {
+    return new FormData(this.form).get("kind");
+  }
+
+  /** What is asked for, as the API takes it. */
+  get ask() {
+    const ask = { kind: this.kind, goal: this.goal.value };
+    if (this.context.value.trim()) ask.context = this.context.value;
+    if (ask.kind === "coding") {
+      ask.computer_id = this.computer.value;
+      ask.cwd = this.cwd.value.trim();
+    }
+    return ask;
+  }
+
+  // --- the form ---
+
+  open() {
+    this.form.hidden = false;
+    this.opener.hidden = true;
+    this.place();
+    this.goal.focus();
+  }
+
+  close() {
+    this.form.hidden = true;
+    this.opener.hidden = false;
+    this.refuse("");
+  }
+
+  discard() {
+    this.clear();
+    this.close();
+    this.opener.focus();
+  }
+
+  clear() {
+    this.form.reset();
+    this.tried = null;
+    this.page.kept.keepDraftOf(this.where, null);
+  }
+
+  /** Show where a coding job is to work, once that is known. */
+  async place() {
+    const codes = this.kind === "coding";
+    document.getElementById("job-place").hidden = !codes;
+    if (!codes) return;
+    try {
+      await this.load();
+    } catch (error) {
+      this.refuse(error.message);
+    }
+  }
+
+  async load() {
+    const { computers } = await call("GET", "/computers");
+    const chosen = this.computer.value || this.kept?.computer_id;
+    this.computers = new Map(computers.map((one) => [one.id, one]));
+    this.computer.replaceChildren(...computers.map((one) => new Option(one.name, one.id)));
+    if (this.computers.has(chosen)) this.computer.value = chosen;
+    document.getElementById("job-no-computer").hidden = computers.length > 0;
+    for (const field of [this.computer, this.cwd]) {
+      field.hidden = field.labels[0].hidden = computers.length === 0;
+    }
+    this.chosen(this.kept?.cwd);
+  }
+
+  chosen(cwd) {
+    const computer = this.computers?.get(this.computer.value);
+    const roots = computer?.roots ?? [];
+    document.getElementById("job-roots").replaceChildren(...roots.map((root) => new Option(root, root)));
+    this.cwd.value = cwd || this.cwd.value;
+    if (!roots.some((root) => this.cwd.value.startsWith(root))) this.cwd.value = roots[0] ?? "";
+    document.getElementById("job-tier").textContent = computer ? mayDo(computer) : "";
+  }
+
+  changed() {
+    this.page.kept.keepDraftOf(this.where, { ask: this.ask, tried: this.tried });
+    this.refuse(this.tooLong());
+  }
+
+  tooLong() {
+    for (const [field, bytes, name] of [
+      [this.goal, this.told.goal_bytes, "goal"],
+      [this.context, this.told.context_bytes, "context"],
+    ]) {
+      const over = this.encoder.encode(field.value).length - bytes;
+      if (over > 0) return `The ${name} is too long by ${over.toLocaleString()} bytes.`;
+    }
+    return "";
+  }
+
+  refuse(sentence) {
+    if (this.problem.textContent !== sentence) this.problem.textContent = sentence;
+    this.goal.toggleAttribute("aria-invalid", sentence !== "" && /goal/.test(sentence));
+  }
+
+  /** A form that was being written is there again; what was being sent is sent again. */
+  restore() {
+    this.kept = this.page.kept.draftOf(this.where)?.ask;
+    if (!this.kept) return;
+    this.tried = this.page.kept.draftOf(this.where).tried ?? null;
+    this.form.elements.kind.value = this.kept.kind;
+    this.goal.value = this.kept.goal;
+    this.context.value = this.kept.context ?? "";
+    document.getElementById("job-more").open = Boolean(this.kept.context);
+    if (this.tried) this.post(this.tried);
+    else if (this.goal.value.trim()) this.form.hidden = !(this.opener.hidden = true);
+    this.place();
+  }
+
+  // --- sending ---
+
+  submit() {
+    if (!this.goal.value.trim()) {
+      this.refuse("Say what the job is to do: its goal.");
+      this.goal.focus();
+      return;
+    }
+    const over = this.tooLong();
+    if (over) {
+      this.refuse(over);
+      return;
+    }
+    const { ask } = this;
+    // the same words after a lost answer are the same request
+    const isRepeat = this.tried && JSON.stringify(this.tried.ask) === JSON.stringify(ask);
+    this.tried = isRepeat ? this.tried : { ask, key: newKey(), room: newKey() };
+    this.changed();
+    this.post(this.tried);
+  }
+
+  async post({ ask, key, room }) {
+    this.button.disabled = true;
+    try {
+      const { where } = this;
+      const job = await start(this.page, ask, key, room);
+      this.page.kept.keepDraftOf(where, null);
+      this.clear();
+      this.close();
+      this.started(job);
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      this.form.hidden = false;
+      this.opener.hidden = true;
+      this.refuse(explained(error));
+      if (!error.mayPass) {
+        this.tried = null;
+        this.page.kept.keepDraftOf(this.where, { ask: this.ask, tried: null });
+      }
+      if (error.status === 401) this.page.signedOut();
+    } finally {
+      this.button.disabled = false;
+    }
+  }
+}
+
+/** Start a job; the same key starts it once. */
+export async function start(page, ask, key, room) {
+  const title = ask.goal.trim().split("\n")[0].slice(0, 80);
+  const conversation = await page.room(room, title);
+  return call("POST", `/conversations/${conversation}/jobs`, { ...ask, client_key: key });
+}
+
+export function explained(error) {
+  if (error.mayPass && error.code !== "paused") {
+    return `${error.message} Nobody knows whether the job has begun. Try again: it begins once.`;
+  }
+  if (error.code === "not_found") return "The computer, or this conversation, is gone.";
+  const wait = error.retryAfter ? ` Try again in ${error.retryAfter} seconds.` : "";
+  return error.message + wait;
+}
+
+function mayDo({ tier, checks }) {
+  if (tier === "probe") return "Jobs may read there, and change nothing.";
+  if (tier === "shell") return "Jobs may change files and run any command there.";
+  const named = checks.length ? ` and run ${checks.join(", ")}` : "";
+  return `Jobs may change files there${named}.`;
+}

@@ -1,0 +1,164 @@
+// A job that ends while nobody looks: a notice on every page of the person, and in its title.
+//
+// Jobs of this conversation are told by the live view. Those of others are asked for now and
+// then, more often while one is at work; pages of the same browser tell each other at once.
+
+import { call } from "../turns/api.js";
+import { clone } from "../turns/thread.js";
+import { endOf, isOpen, lookOf } from "./words.js";
+
+const BUSY_SECONDS = 4;
+const IDLE_SECONDS = 25;
+const SHOWN_SECONDS = 20;
+const MOST = 4;
+
+export class Notices {
+  /** `lead(job)` shows a job of this conversation; `elsewhere(jobs)` draws the others. */
+  constructor(page, { lead, elsewhere }) {
+    this.page = page;
+    this.lead = lead;
+    this.drawElsewhere = elsewhere;
+    this.place = document.getElementById("toasts");
+    this.open = new Map();
+    this.ended = new Set();
+    this.unseen = 0;
+    this.channel = new BroadcastChannel(`holdfast.${page.user}.jobs`);
+    this.channel.addEventListener("message", ({ data }) => this.heard(data));
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState !== "visible") return;
+      this.look();
+      this.seen();
+    });
+    addEventListener("focus", () => this.seen());
+    this.look();
+  }
+
+  // --- what has happened ---
+
+  /** A job of this conversation. `isNews`: one nobody knew of has ended just now. */
+  show(job, { isNews }) {
+    if (isOpen(job)) {
+      if (!this.open.has(job.id)) this.tell(job);
+      this.open.set(job.id, job);
+    } else if (this.open.delete(job.id) || isNews) {
+      this.end(job);
+      this.tell(job);
+    } else {
+      this.ended.add(job.id);
+    }
+  }
+
+  /** Tell the person's other pages. */
+  tell(job) {
+    const { id, conversation_id, kind, goal, state, error_message, cancel_requested } = job;
+    const told = { id, conversation_id, kind, goal, state, error_message, cancel_requested };
+    this.channel.postMessage({ ...told, attempts: job.attempts, steps: [] });
+  }
+
+  heard(job) {
+    if (job.conversation_id === this.page.conversation) return; // the live view tells it
+    if (isOpen(job) && !this.ended.has(job.id)) this.open.set(job.id, job);
+    else if (!isOpen(job) && this.open.delete(job.id)) this.end(job);
+    this.draw();
+    this.soon();
+  }
+
+  /** Ask what is at work, and what became of what was. */
+  async look() {
+    clearTimeout(this.timer);
+    try {
+      const { jobs } = await call("GET", "/jobs?state=open");
+      const now = new Set(jobs.map((job) => job.id));
+      for (const job of jobs) {
+        if (this.isElsewhere(job) && !this.ended.has(job.id)) this.open.set(job.id, job);
+      }
+      for (const job of [...this.open.values()]) {
+        if (this.isElsewhere(job) && !now.has(job.id)) await this.settle(job.id);
+      }
+      this.draw();
+    } catch {
+      // asked again soon
+    }
+    this.soon();
+  }
+
+  async settle(id) {
+    try {
+      const job = await call("GET", `/jobs/${id}`);
+      if (!isOpen(job) && this.open.delete(id)) this.end(job);
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      this.open.delete(id); // gone with its conversation
+    }
+  }
+
+  soon() {
+    clearTimeout(this.timer);
+    const isBusy = [...this.open.values()].some((job) => this.isElsewhere(job));
+    this.timer = setTimeout(() => this.look(), (isBusy ? BUSY_SECONDS : IDLE_SECONDS) * 1000);
+  }
+
+  isElsewhere(job) {
+    return job.conversation_id !== this.page.conversation;
+  }
+
+  draw() {
+    this.drawElsewhere([...this.open.values()].filter((job) => this.isElsewhere(job)));
+  }
+
+  // --- notices ---
+
+  end(job) {
+    if (this.ended.has(job.id)) return;
+    this.ended.add(job.id);
+    const toast = clone("toast");
+    toast.dataset.look = lookOf(job);
+    toast.querySelector(".toast-what").textContent = `${endOf(job)}. `;
+    toast.querySelector(".toast-goal").textContent = job.goal;
+    const link = toast.querySelector(".toast-lead");
+    link.href = `/c/${job.conversation_id}/`;
+    if (this.isElsewhere(job)) {
+      link.textContent = "Go there";
+    } else {
+      link.textContent = "Show report";
+      link.addEventListener("click", (event) => {
+        event.preventDefault();
+        this.hide(toast);
+        this.lead(job);
+      });
+    }
+    toast.querySelector("button").addEventListener("click", () => {
+      this.hide(toast);
+      document.getElementById("words").focus();
+    });
+    this.place.append(toast);
+    while (this.place.children.length > MOST) this.place.firstElementChild.remove();
+    this.expire(toast);
+    if (document.visibilityState !== "visible" || !document.hasFocus()) {
+      this.unseen += 1;
+      this.page.mark(this.unseen);
+    }
+  }
+
+  /** A notice goes by itself, but not while nobody can see it or somebody is at it. */
+  expire(toast) {
+    let left = SHOWN_SECONDS;
+    const timer = setInterval(() => {
+      const isHeld = document.hidden || toast.matches(":hover, :focus-within");
+      if (!isHeld) left -= 1;
+      if (left <= 0 || !toast.isConnected) {
+        clearInterval(timer);
+        this.hide(toast);
+      }
+    }, 1000);
+  }
+
+  hide(toast) {
+    toast.remove();
+  }
+
+  seen() {
+    this.unseen = 0;
+    this.page.mark(0);
+  }
+}

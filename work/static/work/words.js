@@ -1,0 +1,82 @@
+// What is said about a job, in words.
+
+import { inWords } from "../turns/thread.js";
+
+const OPEN = new Set(["queued", "running"]);
+const KINDS = { deep_work: "Deep work", coding: "Coding", computer: "Computer" };
+const STATES = {
+  queued: "Waiting",
+  running: "At work",
+  stopping: "Stopping",
+  completed: "Done",
+  failed: "Failed",
+  cancelled: "Stopped",
+  interrupted: "Interrupted",
+  budget_exhausted: "Out of budget",
+};
+const ENDS = {
+  completed: "is done",
+  failed: "has failed",
+  cancelled: "was stopped",
+  interrupted: "was interrupted",
+  budget_exhausted: "used up its budget",
+};
+const CALLS = {
+  search_history: "Searching the conversation",
+  read_message: "Reading a message",
+  recall: "Looking through what was said before",
+  list_files: "Looking at the files",
+  read_file: "Reading a file",
+  search_files: "Searching the files",
+  write_file: "Writing a file",
+  edit_file: "Editing a file",
+  run_check: "Running a check",
+  run_command: "Running a command",
+  commit: "Committing",
+};
+
+export const isOpen = (job) => OPEN.has(job.state);
+
+export const kindOf = (job) => KINDS[job.kind] ?? inWords(job.kind);
+
+/** What a job looks like: its state, or that it is to stop. */
+export function lookOf(job) {
+  return isOpen(job) && job.cancel_requested ? "stopping" : job.state;
+}
+
+export const stateOf = (job) => STATES[lookOf(job)] ?? inWords(job.state);
+
+export const endOf = (job) => `${kindOf(job)} ${ENDS[job.state] ?? "has ended"}`;
+
+/** What an open job does at this moment; why another one has ended. */
+export function doingOf(job) {
+  if (!isOpen(job)) return job.state === "completed" ? "" : (job.error_message ?? "");
+  if (job.cancel_requested) return "It stops as soon as what it does can be stopped.";
+  if (job.state === "queued") {
+    return job.attempts ? "Its process ended. Another one takes it over." : "Waiting for a worker";
+  }
+  const current = [...job.steps]
+    .reverse()
+    .find((step) => ["running", "requested", "started"].includes(step.state));
+  if (!current) return "Going on";
+  if (current.kind === "provider") return "Thinking";
+  return CALLS[current.name] ?? `Using ${inWords(current.name)}`;
+}
+
+export function factsOf(job) {
+  const { attempts, steps_done: done, computer } = job;
+  const facts = [];
+  if (done) facts.push(done === 1 ? "1 step done" : `${done} steps done`);
+  if (computer) facts.push(`on ${computer}`);
+  if (attempts === 2) facts.push("taken over after a restart");
+  if (attempts > 2) facts.push(`taken over ${attempts - 1} times after restarts`);
+  return facts.join(" · ");
+}
+
+/** 3:07, or 1:02:09 from an hour on. */
+export function clock(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  const parts = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const shown = parts[0] ? parts : parts.slice(1);
+  return shown.map((part, n) => (n ? String(part).padStart(2, "0") : part)).join(":");
+}
