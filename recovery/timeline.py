@@ -37,15 +37,25 @@ def at(time: datetime | None, what: str, error_code: str = "") -> Iterator[Momen
         yield Moment(time, what, error_code)
 
 
+def claimed_detail(claimed_at: datetime | None) -> dict[str, str] | None:
+    """Return the detail of an event by which a claim ends and its row goes on: nothing else
+    remembers when that claim was."""
+    return None if claimed_at is None else {"claimed_at": claimed_at.isoformat()}
+
+
 def of_recovery(kind: str, row_id: int) -> Iterator[Moment]:
-    """Yield what recovery did with the row; of one that goes on also who had owned it."""
+    """Yield what recovery did with the row; of a claim that another followed also when it was
+    and whose."""
     for event in RecoveryEvent.objects.filter(kind=kind, row_id=row_id).order_by("pk"):
-        what = f"recovery: {event.action} ({event.cause})"
         if event.action == Action.ADOPTED:
-            what = (
-                f"released for adoption ({event.cause}), "
-                f"generation {event.generation} was of {event.owner}"
+            claimed_at = (event.detail or {}).get("claimed_at")
+            yield from at(
+                datetime.fromisoformat(claimed_at) if claimed_at else None,
+                f"claimed by {event.owner}, generation {event.generation}",
             )
+            what = f"released for adoption ({event.cause}), generation {event.generation}"
+        else:
+            what = f"recovery: {event.action} ({event.cause})"
         # most ends are named for their cause: said once is enough
         code = "" if event.error_code == event.cause else event.error_code
         yield from at(event.created_at, what, code)

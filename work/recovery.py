@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar, Final
 
 import structlog
@@ -20,6 +21,7 @@ from recovery.bounds import ADOPTION_ATTEMPTS
 from recovery.errors import ErrorCode
 from recovery.models import Action, Cause
 from recovery.runner import Orphan, Recovery, Settled
+from recovery.timeline import claimed_detail
 from turns import events
 from work.dispatch import dispatch_job
 from work.lifecycles import KIND
@@ -35,7 +37,7 @@ LOGGED_ROWS_MAX: Final = 100
 _STANDINGS: Final = """
     SELECT id, cancel_requested_at IS NOT NULL,
         coalesce(deadline_at <= clock_timestamp(), false),
-        attempts - planned_releases - 1, attempts > 0, host_id <> ''
+        attempts - planned_releases - 1, attempts > 0, host_id <> '', claimed_at
     FROM work_workjob WHERE id = ANY(%s::bigint[])
 """
 
@@ -49,6 +51,7 @@ class _Standing:
     adoptions: int
     had_begun: bool
     is_bound: bool
+    claimed_at: datetime | None
 
 
 class WorkRecovery(Recovery):
@@ -73,7 +76,8 @@ class WorkRecovery(Recovery):
             end = _end_of(orphan, standings[orphan.pk])
             if end is None:
                 released[orphan.cause].append(orphan.pk)
-                settled.append(Settled(orphan, Action.ADOPTED))
+                told = claimed_detail(standings[orphan.pk].claimed_at)
+                settled.append(Settled(orphan, Action.ADOPTED, detail=told))
             else:
                 ends.append(end)
                 settled.append(Settled(orphan, Action.INTERRUPTED, end.code.value))

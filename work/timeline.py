@@ -1,13 +1,11 @@
 """What happened to a job, in order, over all its generations. No content, no provider ids.
 
-A job's row knows its first claim and its newest; whose the generations between were, the events
-of recovery tell.
+A job's row knows its newest claim alone; the events that ended the others tell of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 
 from recovery.timeline import Moment, at, in_order, of_recovery
 from turns.timeline import of_provider_steps, of_tool_steps
@@ -22,7 +20,8 @@ def timeline(job: WorkJob) -> list[Moment]:
 
 def _moments(job: WorkJob) -> Iterator[Moment]:
     yield from at(job.created_at, "admitted")
-    yield from _of_claims(job)
+    if job.owner is not None:
+        yield from at(job.claimed_at, f"claimed by {job.owner}, generation {job.generation}")
     yield from of_provider_steps(job.provider_steps.order_by("sequence"), generations=True)
     yield from of_tool_steps(job.steps.order_by("sequence"), generations=True)
     for report in job.reports.order_by("pk"):
@@ -34,16 +33,6 @@ def _moments(job: WorkJob) -> Iterator[Moment]:
     yield from of_recovery(KIND, job.pk)
     yield from at(job.finished_at, f"job {job.state}", job.error_code)
     yield from _without_time(job)
-
-
-def _of_claims(job: WorkJob) -> Iterator[Moment]:
-    if job.attempts > 1 and job.deadline_at is not None:
-        first = job.deadline_at - timedelta(seconds=job.wall_clock_seconds)
-        yield from at(first, "claimed first, generation 1")
-    # released again, the newest claim was of the generation before
-    claimed = job.generation if job.owner is not None else job.generation - 1
-    by = f" by {job.owner}" if job.owner is not None else ""
-    yield from at(job.claimed_at, f"claimed{by}, generation {claimed}, attempt {job.attempts}")
 
 
 def _without_time(job: WorkJob) -> Iterator[Moment]:

@@ -82,7 +82,7 @@ def test_a_jobs_page_shows_sizes_digests_steps_authority_and_timeline(
     assert page.count(f"{len(SECRET)} bytes, {digest(SECRET)}") == 4
     for words in (
         "admitted",
-        f"claimed by {job.owner}, generation 1, attempt 1",
+        f"claimed by {job.owner}, generation 1",
         "provider step 1 started, generation 1, 1 bytes sent",
         "tool step 1 (edit) succeeded",
         f"result written, generation 1, {len(SECRET)} bytes",

@@ -79,24 +79,25 @@ def test_it_tells_of_each_claim_release_step_and_report_and_whose_it_was() -> No
 
     assert told(job) == [
         "admitted",
-        "claimed first, generation 1",
+        f"claimed by {first.pk}, generation 1",
         "provider step 1 started, generation 1, 12 bytes sent",
         "provider step 1 completed",
         "tool step 1 (edit) requested",
         "tool step 2 (read) requested",
         "tool step 1 (edit) started, generation 1",
         "tool step 1 (edit) interrupted [outcome_unknown]",
-        f"released for adoption (runtime_lost), generation 1 was of {first.pk}",
+        "released for adoption (runtime_lost), generation 1",
+        f"claimed by {second.pk}, generation 3",
         "tool step 2 (read) started, generation 3",
         "tool step 2 (read) succeeded",
-        f"released for adoption (runtime_stopped), generation 3 was of {second.pk}",
-        f"claimed by {third.pk}, generation 5, attempt 3",
+        "released for adoption (runtime_stopped), generation 3",
+        f"claimed by {third.pk}, generation 5",
         f"result written, generation 5, {len(SECRET)} bytes",
         "job completed",
     ]
 
 
-def test_a_released_job_that_waits_was_claimed_in_the_generation_before() -> None:
+def test_a_released_job_that_waits_tells_who_had_it() -> None:
     runtime = make.RuntimeFactory.create()
     job = make.WorkJobFactory.create()
     fence = claim(job, runtime)
@@ -105,8 +106,8 @@ def test_a_released_job_that_waits_was_claimed_in_the_generation_before() -> Non
 
     assert told(job) == [
         "admitted",
-        "claimed, generation 1, attempt 1",
-        f"released for adoption (runtime_lost), generation 1 was of {runtime.pk}",
+        f"claimed by {runtime.pk}, generation 1",
+        "released for adoption (runtime_lost), generation 1",
     ]
     assert fence.generation == 1
 

@@ -13,6 +13,7 @@ from recovery.bounds import ADMISSION_GRACE_SECONDS, PLANNED_RELEASES
 from recovery.errors import ErrorCode
 from recovery.fences import GENERATION_SHIFT_BITS, Fence
 from recovery.models import Action, Cause, RecoveryEvent
+from recovery.timeline import claimed_detail
 from turns import events
 from work import bounds
 from work.lifecycles import KIND
@@ -39,7 +40,8 @@ _LOCK_CONVERSATIONS_OF: Final = """
 """
 _LOCK_OWNED: Final = """
     SELECT j.id, j.conversation_id, j.cancel_requested_at IS NOT NULL,
-        j.deadline_at <= clock_timestamp(), j.planned_releases, j.generation, j.owner
+        j.deadline_at <= clock_timestamp(), j.planned_releases, j.generation, j.owner,
+        j.claimed_at
     FROM work_workjob j JOIN unnest(%(ids)s::bigint[], %(generations)s::int[],
         %(tokens)s::uuid[]) AS mine(id, generation, token)
         ON (j.id, j.generation, j.claim_token) = (mine.id, mine.generation, mine.token)
@@ -82,7 +84,7 @@ def release_own_jobs(fences: Sequence[Fence]) -> list[int]:
     ends: list[End] = []
     released: list[int] = []
     given_back: list[RecoveryEvent] = []
-    for pk, _, cancelled, is_late, planned_releases, generation, owner in held:
+    for pk, _, cancelled, is_late, planned_releases, generation, owner, claimed_at in held:
         if cancelled:
             ends.append(End(pk, WorkJob.State.CANCELLED, ErrorCode.CANCELLED))
         elif is_late:
@@ -99,6 +101,7 @@ def release_own_jobs(fences: Sequence[Fence]) -> list[int]:
                     action=Action.ADOPTED,
                     generation=generation,
                     owner=owner,
+                    detail=claimed_detail(claimed_at),
                 )
             )
     release_jobs(released, ErrorCode.RUNTIME_STOPPED, planned=True)
