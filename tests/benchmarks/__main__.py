@@ -15,7 +15,7 @@ import time
 
 from tests.benchmarks import cluster, report
 
-NAMES = ("sweep", "textlog", "streams", "subscribers", "deaths")
+NAMES = ("sweep", "textlog", "streams", "subscribers", "deaths", "jobs")
 
 
 def main() -> int:

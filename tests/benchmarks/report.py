@@ -35,6 +35,13 @@ def at_most(what: str, value: float, goal: float, unit: str = "", *, digits: int
     )
 
 
+def at_least(what: str, value: float, goal: float, unit: str = "", *, digits: int = 2) -> Line:
+    """Return the line of a number that should not be smaller than `goal`."""
+    return Line(
+        what, f"{value:.{digits}f}{unit}", f"≥ {goal:g}{unit}", value >= goal - 10**-digits / 2
+    )
+
+
 def exactly(what: str, value: int, goal: int) -> Line:
     """Return the line of a count that can only be right or wrong."""
     return Line(what, f"{value:,}", f"{goal:,}", value == goal)

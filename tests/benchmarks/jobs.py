@@ -1,0 +1,250 @@
+"""No-op jobs and five-step jobs: Holdfast, plain SQL and other queues, in one interleaved run.
+
+A round runs every contender once, in random order, each in a fresh process of its own on one
+server. Its tables are empty, it is warmed up, then all its jobs appear with one commit, and the
+clock runs until the server commits the end of the last. Ratios compare medians over the rounds.
+The floor claims and finishes by id with one UPDATE each, a transaction each, in one session
+(`jobs_floor`); peers run their own workers with their own claims (`peers`).
+
+Transactions are what the server counts over a life, less those of a life without jobs; the
+log's bytes are those written while the jobs ran.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from django.db import connection
+
+from tests.benchmarks import jobs_fill
+from tests.benchmarks.databases import Place
+from tests.benchmarks.measuring import ServerCounts, median, server_counts
+from tests.benchmarks.peers.environment import interpreter
+from tests.benchmarks.report import Line, at_least, at_most
+from tests.support.processes import ChildProcess
+from tests.support.waiting import wait_until
+
+WARM_UP_JOBS: Final = 60
+FLOOR: Final = "floor"
+FLOOR_OF_STEPS: Final = "floor5"
+FLOOR_OF_WRITES: Final = "floor14"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One line of the table: a process and how many jobs it does."""
+
+    name: str
+    title: str
+    module: str
+    arguments: tuple[str, ...]
+    jobs: int
+    clear: str
+    is_peer: bool = False
+
+    @property
+    def course(self) -> str:
+        """Against which floor it runs: no-op jobs, or jobs of five steps."""
+        return "steps" if self.name.endswith("5") or self.name == FLOOR_OF_WRITES else "one"
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the rounds gave, a value each."""
+
+    seconds: list[float] = field(default_factory=list)  # per job
+    log_bytes: list[float] = field(default_factory=list)  # per job
+    transactions: list[float] = field(default_factory=list)  # per job
+
+    @property
+    def rate(self) -> float:
+        """Jobs a second, the median."""
+        return 1 / median(self.seconds)
+
+    def described(self, floor: float) -> str:
+        """Return the rate, as part of the floor's too, its range, the log, the transactions."""
+        rates = sorted(1 / seconds for seconds in self.seconds)
+        return (
+            f"{self.rate / floor:.2f}: {self.rate:,.0f}/s "
+            f"({rates[0]:,.0f} to {rates[-1]:,.0f}), "
+            f"{median(self.log_bytes):,.0f} B, {median(self.transactions):.2f} transactions"
+        )
+
+
+def _floor(name: str, title: str, kind: str, jobs: int) -> Contender:
+    arguments = (json.dumps(jobs_fill.PAYLOAD), kind)
+    return Contender(name, title, "jobs_floor", arguments, jobs, "SELECT 1")
+
+
+def _ours(name: str, title: str, kind: str, jobs: int) -> Contender:
+    return Contender(name, title, "jobs_holdfast", (kind,), jobs, jobs_fill.CLEAR)
+
+
+def _peer(
+    name: str, title: str, module: str, jobs: int, clear: str, *arguments: int
+) -> Contender:
+    words = ("work", str(jobs_fill.PAYLOAD_BYTES), *(str(a) for a in arguments))
+    return Contender(name, title, f"peers.{module}", words, jobs, clear, is_peer=True)
+
+
+_PGQUEUER: Final = ("pgqueuer_worker", "TRUNCATE pgqueuer, pgqueuer_log, pgqueuer_statistics")
+_PROCRASTINATE: Final = ("procrastinate_worker", "TRUNCATE procrastinate_jobs CASCADE")
+_ABSURD: Final = (
+    "absurd_worker",
+    "TRUNCATE absurd.t_bench, absurd.r_bench, absurd.c_bench, absurd.e_bench, absurd.w_bench",
+)
+_DBOS: Final = ("dbos_worker", "TRUNCATE dbos.workflow_status CASCADE")
+PEER_MODULES: Final = (
+    "pgqueuer_worker",
+    "procrastinate_worker",
+    "absurd_worker",
+    "dbos_worker",
+)
+
+
+def contenders(*, quick: bool) -> list[Contender]:
+    """Return everybody, with fewer jobs each for a quick run."""
+    n = 4 if quick else 1
+    return [
+        _floor(FLOOR, "floor, one by one", "single", 2_000 // n),
+        _ours("holdfast", "Holdfast, one by one", "single", 1_200 // n),
+        _ours("holdfast_report", "Holdfast, with report and message", "report", 400 // n),
+        _ours("holdfast10", "Holdfast, batches of 10", "batch10", 3_000 // n),
+        _ours("holdfast32", "Holdfast, batches of 32", "batch32", 4_000 // n),
+        _peer("pgqueuer1", "PgQueuer, batch 1", _PGQUEUER[0], 1_000 // n, _PGQUEUER[1], 1),
+        _peer("pgqueuer10", "PgQueuer, batch 10", _PGQUEUER[0], 3_000 // n, _PGQUEUER[1], 10),
+        _peer("procrastinate1", "Procrastinate, one at a time", _PROCRASTINATE[0],
+              400 // n, _PROCRASTINATE[1], 1),
+        _peer("procrastinate10", "Procrastinate, concurrency 10", _PROCRASTINATE[0],
+              600 // n, _PROCRASTINATE[1], 10),
+        _peer("dbos", "DBOS, unlimited", _DBOS[0], 1_000 // n, _DBOS[1], 0, 0),
+        _peer("dbos10", "DBOS, 10 at once", _DBOS[0], 1_000 // n, _DBOS[1], 10, 0),
+        _peer("absurd1", "absurd-sdk, batch 1", _ABSURD[0], 1_000 // n, _ABSURD[1], 1, 0),
+        _peer("absurd10", "absurd-sdk, batch 10", _ABSURD[0], 1_000 // n, _ABSURD[1], 10, 0),
+        _floor(FLOOR_OF_STEPS, "floor, 7 commits", "steps", 600 // n),
+        _floor(FLOOR_OF_WRITES, "floor, 14 commits", "writes", 400 // n),
+        _ours("holdfast5", "Holdfast, five steps", "steps", 200 // n),
+        _peer("dbos5", "DBOS, five steps", _DBOS[0], 200 // n, _DBOS[1], 10, 5),
+        _peer("absurd5", "absurd-sdk, five steps", _ABSURD[0], 300 // n, _ABSURD[1], 1, 5),
+    ]  # fmt: skip
+
+
+def run(place: Place, *, quick: bool) -> list[Line]:
+    """Return the table."""
+    race = _Race(place, contenders(quick=quick))
+    race.install()
+    for _ in range(2 if quick else 7):
+        race.round()
+    return list(_lines(race))
+
+
+class _Race:
+    def __init__(self, place: Place, everybody: Sequence[Contender]) -> None:
+        self._place = place
+        self.everybody = everybody
+        self.seen = {contender.name: Seen() for contender in everybody}
+        self._idle: dict[str, int] = {}
+        self._peers_python = interpreter()
+        self._log = place.directory / "jobs.log"
+        self._environment = {**os.environ, **place.environment}
+
+    def install(self) -> None:
+        """Let each peer make its tables; learn what a life without jobs costs."""
+        for module in PEER_MODULES:
+            process = self._start(f"peers.{module}", ("install",), is_peer=True)
+            assert process.wait(seconds=120) == 0, self._log.read_text()[-4_000:]
+            process.close()
+        for contender in self.everybody:
+            _execute(contender.clear)
+            before = self._counts()
+            self._live(contender, jobs=0)
+            self._idle[contender.name] = self._counts().since(before).commits
+
+    def round(self) -> None:
+        """Run everybody once, in random order."""
+        for contender in random.sample(self.everybody, len(self.everybody)):
+            _execute(contender.clear)
+            _execute("CHECKPOINT")
+            before = self._counts()
+            done = self._live(contender, jobs=contender.jobs)
+            commits = self._counts().since(before).commits - self._idle[contender.name]
+            seen = self.seen[contender.name]
+            seen.seconds.append(done["seconds"] / contender.jobs)
+            seen.log_bytes.append(done["log_bytes"] / contender.jobs)
+            seen.transactions.append(commits / (contender.jobs + WARM_UP_JOBS))
+
+    def _live(self, contender: Contender, *, jobs: int) -> dict[str, float]:
+        process = self._start(contender.module, contender.arguments, is_peer=contender.is_peer)
+        done: dict[str, float] = {}
+        try:
+            process.expect("ready", seconds=60)
+            for some in (WARM_UP_JOBS, jobs) if jobs else ():
+                process.say("work", jobs=some)
+                done = process.expect("done", seconds=180)
+            process.say("stop")
+            process.wait(seconds=60)
+        finally:
+            process.close()
+        return done
+
+    def _start(self, module: str, arguments: tuple[str, ...], *, is_peer: bool) -> ChildProcess:
+        python = {"python": self._peers_python} if is_peer else {}
+        return ChildProcess(
+            f"tests.benchmarks.{module}", self._place.url, *arguments,
+            environment=self._environment, log=self._log, **python,
+        )  # fmt: skip
+
+    @staticmethod
+    def _counts() -> ServerCounts:
+        """Return the counts once every other session has ended and told its own."""
+        wait_until(lambda: _sessions() == 0, "the sessions of a process have ended")
+        time.sleep(0.05)
+        return server_counts()
+
+
+def _lines(race: _Race) -> Iterator[Line]:
+    seen = race.seen
+    floor, steps, writes = seen[FLOOR], seen[FLOOR_OF_STEPS], seen[FLOOR_OF_WRITES]
+    ours = seen["holdfast"]
+    yield at_least(
+        "one by one, fenced, without a report: Holdfast ÷ floor", ours.rate / floor.rate, 0.7
+    )
+    yield at_most(
+        "its log bytes ÷ floor's", median(ours.log_bytes) / median(floor.log_bytes), 1.5
+    )
+    yield at_most("its transactions a job", median(ours.transactions), 2.2)
+    yield at_least(
+        "batches of 32: Holdfast ÷ floor one by one", seen["holdfast32"].rate / floor.rate, 3
+    )
+    yield at_least(
+        "five steps: Holdfast ÷ floor of 7 commits", seen["holdfast5"].rate / steps.rate, 0.6
+    )
+    yield at_least(
+        "five steps: Holdfast ÷ floor of its own 14 commits",
+        seen["holdfast5"].rate / writes.rate,
+        0.6,
+    )
+    for contender in race.everybody:
+        its = seen[contender.name]
+        floors = {"one": floor, "steps": steps}
+        yield Line(contender.title, its.described(floors[contender.course].rate))
+
+
+def _execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def _sessions() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+        return int(cursor.fetchone()[0])
