@@ -21,8 +21,8 @@ VIEW: Final[LiteralString] = f"""
         'steps', coalesce((SELECT json_agg(y.step ORDER BY y.provider, y.tool) FROM (
             SELECT x.* FROM ({STEPS}) x ORDER BY x.provider DESC, x.tool DESC
             LIMIT {bounds.STEPS_SHOWN}) y), '[]'::json),
-        'steps_done', (SELECT count(*) FROM work_workstep q
-                       WHERE q.job_id = j.id AND q.finished_at IS NOT NULL),
+        'steps_done', (SELECT count(*) FROM work_workstep q WHERE q.job_id = j.id
+                       AND q.state IN ('succeeded', 'failed', 'refused', 'unavailable')),
         'computer', j.authority ->> 'name',
         'elapsed_seconds', extract(epoch FROM coalesce(j.finished_at, statement_timestamp())
             - coalesce(j.deadline_at - j.wall_clock_seconds * interval '1 second',

@@ -58,7 +58,7 @@ class JobView(JobCore):
     """A job with all the page shows of it. Of its steps, the newest."""
 
     computer: str | None = Field(description="The computer's name at admission.")
-    steps_done: int = Field(description="Tool calls that have ended, of all there are.")
+    steps_done: int = Field(description="Tool calls whose outcome is known.")
     elapsed_seconds: float = Field(description="Since the first claim, or the request.")
 
 

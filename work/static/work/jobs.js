@@ -7,7 +7,7 @@ import { Rail } from "./rail.js";
 import { isOpen, kindOf } from "./words.js";
 
 export function start(page, told) {
-  const rail = new Rail(page, { stop, report, again: (id, button) => again(id, button) });
+  const rail = new Rail(page, { cancel, report, again });
   const notices = new Notices(page, { lead: report, elsewhere });
   const keys = new Map();
   new Form(page, told, {
@@ -42,14 +42,15 @@ export function start(page, told) {
       rail.show(seen);
       notices.show(seen, { isNews: false });
     }
-    rail.lead(job.id);
+    if (rail.isShown) rail.lead(job.id);
   }
 
-  async function stop(job) {
-    const stopped = await call("POST", `/jobs/${job.id}/cancel`);
+  async function cancel(job) {
+    notices.expect(job.id);
+    const asked = await call("POST", `/jobs/${job.id}/cancel`);
     const known = rail.jobs.get(job.id);
     // what has ended is told by the live view, together with its report
-    if (isOpen(stopped) && known) rail.show({ ...known, cancel_requested: true });
+    if (isOpen(asked) && known) rail.show({ ...known, cancel_requested: true });
   }
 
   async function report(job) {

@@ -21,6 +21,7 @@ export class Notices {
     this.place = document.getElementById("toasts");
     this.open = new Map();
     this.ended = new Set();
+    this.expected = new Set();
     this.unseen = 0;
     this.channel = new BroadcastChannel(`holdfast.${page.user}.jobs`);
     this.channel.addEventListener("message", ({ data }) => this.heard(data));
@@ -108,9 +109,18 @@ export class Notices {
 
   // --- notices ---
 
+  /** Somebody has just cancelled this job here: its end needs no notice. */
+  expect(id) {
+    this.expected.add(id);
+  }
+
   end(job) {
     if (this.ended.has(job.id)) return;
     this.ended.add(job.id);
+    if (job.state === "cancelled" && this.expected.has(job.id)) {
+      this.page.announce(`${endOf(job)}.`);
+      return;
+    }
     const toast = clone("toast");
     toast.dataset.look = lookOf(job);
     toast.querySelector(".toast-what").textContent = `${endOf(job)}. `;

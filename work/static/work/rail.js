@@ -8,7 +8,7 @@ const WIDE = matchMedia("(min-width: 1100px)");
 const CHOICE = "jobs.rail";
 
 export class Rail {
-  /** `acts` has: stop(job), report(job), again(job, button); each may throw a Problem. */
+  /** `acts` has: cancel(job), report(job), again(job, button); each may throw a Problem. */
   constructor(page, acts) {
     this.page = page;
     this.acts = acts;
@@ -172,17 +172,20 @@ export class Rail {
     const button = event.target.closest("button[data-do]");
     const job = button && this.jobs.get(button.closest(".job").dataset.id);
     if (!job) return;
-    if (button.dataset.do === "stop") this.ask(job);
+    if (button.dataset.do === "cancel") this.ask(job);
     if (button.dataset.do === "report") this.acts.report(job);
     if (button.dataset.do === "again") this.acts.again(job.id, button);
   }
 
   ask(job) {
     const words = "What it has done stays done. A report says how far it came.";
-    confirmed("Stop this job?", job.goal, words, () => this.acts.stop(job), {
-      go: "Stop the job",
-      keep: "Let it go on",
-    });
+    const cancel = async () => {
+      await this.acts.cancel(job);
+      // the button that had the focus may be gone with the job's end
+      setTimeout(() => document.activeElement === document.body && this.find(job.id)?.focus());
+    };
+    const says = { go: "Cancel the job", keep: "Let it go on" };
+    confirmed("Cancel this job?", job.goal, words, cancel, says);
   }
 }
 
@@ -205,9 +208,9 @@ function fill(card, job) {
   say(".job-branch code", branch || "");
   card.querySelector(".job-branch").hidden = !branch;
   drawSteps(card.querySelector(".job-steps"), job);
-  const stop = card.querySelector("[data-do=stop]");
-  stop.hidden = !open;
-  stop.disabled = job.cancel_requested;
+  const cancel = card.querySelector("[data-do=cancel]");
+  cancel.hidden = !open;
+  cancel.disabled = job.cancel_requested;
   card.querySelector("[data-do=report]").hidden = !job.message_id;
   card.querySelector("[data-do=again]").hidden = open || job.state === "completed";
 }
@@ -215,8 +218,7 @@ function fill(card, job) {
 function drawSteps(details, job) {
   const calls = job.steps.filter((step) => step.kind === "tool");
   details.hidden = calls.length === 0;
-  const waiting = calls.filter((step) => ["requested", "running"].includes(step.state)).length;
-  const count = Math.max(calls.length, job.steps_done + waiting);
+  const count = Math.max(calls.length, job.steps_done);
   details.querySelector("summary").textContent = count === 1 ? "1 step" : `${count} steps`;
   details.querySelector("ol").replaceChildren(...calls.map(drawStep));
 }

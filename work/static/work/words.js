@@ -7,17 +7,17 @@ const KINDS = { deep_work: "Deep work", coding: "Coding", computer: "Computer" }
 const STATES = {
   queued: "Waiting",
   running: "At work",
-  stopping: "Stopping",
+  stopping: "Cancelling",
   completed: "Done",
   failed: "Failed",
-  cancelled: "Stopped",
+  cancelled: "Cancelled",
   interrupted: "Interrupted",
   budget_exhausted: "Out of budget",
 };
 const ENDS = {
   completed: "is done",
   failed: "has failed",
-  cancelled: "was stopped",
+  cancelled: "was cancelled",
   interrupted: "was interrupted",
   budget_exhausted: "used up its budget",
 };
@@ -51,7 +51,7 @@ export const endOf = (job) => `${kindOf(job)} ${ENDS[job.state] ?? "has ended"}`
 /** What an open job does at this moment; why another one has ended. */
 export function doingOf(job) {
   if (!isOpen(job)) return job.state === "completed" ? "" : (job.error_message ?? "");
-  if (job.cancel_requested) return "It stops as soon as what it does can be stopped.";
+  if (job.cancel_requested) return "It ends as soon as what it does can be stopped.";
   if (job.state === "queued") {
     return job.attempts ? "Its process ended. Another one takes it over." : "Waiting for a worker";
   }
@@ -67,6 +67,8 @@ export function factsOf(job) {
   const { attempts, steps_done: done, computer } = job;
   const facts = [];
   if (done) facts.push(done === 1 ? "1 step done" : `${done} steps done`);
+  const unknown = job.steps.filter((step) => step.kind === "tool" && step.state === "interrupted");
+  if (unknown.length) facts.push(`${unknown.length} of unknown outcome`);
   if (computer) facts.push(`on ${computer}`);
   if (attempts === 2) facts.push("taken over after a restart");
   if (attempts > 2) facts.push(`taken over ${attempts - 1} times after restarts`);
