@@ -177,6 +177,7 @@ class JobServer(RowServer[JobEnding]):
                 ledger.complete_request, ending.step_id, replace(ending.response, calls=()), ()
             )
             await confirmed(complete, lambda: None)
+            await areach("job.answered")
         if ending.end == End.COMPLETED or used_up:
             return await _conclude(fence, ending.limit or ending.error_code)
         return _as_said(ending)

@@ -23,7 +23,8 @@ from config.settings import hint_scope
 from recovery.models import Runtime
 from tests.support.runtimes import watch_database
 from tests.support.waiting import wait_until
-from turns.dispatch import TASK
+from turns import dispatch as turn_dispatch
+from work import dispatch as job_dispatch
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS: Final = 60.0
@@ -88,12 +89,31 @@ class Worker:
 
     def hint(self, turn_id: int, *, times: int = 1) -> None:
         """Deliver the hint that a turn waits, as the web process does."""
-        queue = hint_scope(urlsplit(self.environment["DATABASE_URL"]).path.lstrip("/"))
+        self._send(turn_dispatch.TASK, turn_id, times)
+
+    def hint_job(self, job_id: int, *, times: int = 1) -> None:
+        """Deliver the hint that a job waits."""
+        self._send(job_dispatch.TASK, job_id, times)
+
+    def purge(self) -> None:
+        """Lose every hint that waits in the broker."""
+        with self._broker() as connection:
+            connection.default_channel.queue_purge(self._queue)
+
+    def _send(self, task: str, row_id: int, times: int) -> None:
         with self._broker() as connection:
             for _ in range(times):
                 current_app.send_task(
-                    TASK, args=[turn_id], ignore_result=True, queue=queue, connection=connection
+                    task,
+                    args=[row_id],
+                    ignore_result=True,
+                    queue=self._queue,
+                    connection=connection,
                 )
+
+    @property
+    def _queue(self) -> str:
+        return hint_scope(urlsplit(self.environment["DATABASE_URL"]).path.lstrip("/"))
 
     def _broker(self) -> Connection:
         if url := self.environment.get("BROKER_URL"):
