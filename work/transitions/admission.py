@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final
+from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -21,6 +22,7 @@ from recovery.switches import require_open
 from turns import events
 from turns.digests import digest_json
 from turns.models import Conversation, Message
+from turns.transitions import require_running
 from turns.transitions.conversations import checked_client_key, is_storable, lock_person
 from work import bounds
 from work.dispatch import dispatch_job
@@ -65,13 +67,20 @@ class _Place:
 
 
 def admit_job(
-    person_id: int, conversation_id: int, ask: JobAsk, *, client_key: str | None = None
+    person_id: int,
+    conversation_id: int,
+    ask: JobAsk,
+    *,
+    client_key: str | None = None,
+    call: UUID | None = None,
 ) -> Admission:
     """Store the request with today's authority and budget; after the commit hint to a worker.
 
     The same `client_key` with the same ask returns the job it made, whatever became of it.
+    With `call` the request is the effect of that tool call, which has to be running still.
 
     Raises:
+        StaleFence: the call does not run any more. Nothing was written.
         Refused: `not_found` for an unknown or foreign conversation or computer, `empty_goal`,
             `goal_too_long`, `context_too_long`, `invalid_text`, `job_kind_unavailable`,
             `computer_required`, `outside_roots`, `wall_clock_out_of_range`,
@@ -82,12 +91,12 @@ def admit_job(
     if client_key is not None:
         client_key = checked_client_key(client_key)
     try:
-        return _admit(person_id, conversation_id, ask, client_key)
+        return _admit(person_id, conversation_id, ask, client_key, call)
     except IntegrityError as error:
         # The locks keep two admissions apart. A row written past them is still answered for.
         if violated_constraint(error) != "work_workjob_one_per_client_key":
             raise
-        return _admit(person_id, conversation_id, ask, client_key)
+        return _admit(person_id, conversation_id, ask, client_key, call)
 
 
 def _check(ask: JobAsk) -> None:
@@ -111,7 +120,11 @@ def _check(ask: JobAsk) -> None:
 
 @transaction.atomic(durable=True)
 def _admit(
-    person_id: int, conversation_id: int, ask: JobAsk, client_key: str | None
+    person_id: int,
+    conversation_id: int,
+    ask: JobAsk,
+    client_key: str | None,
+    call: UUID | None,
 ) -> Admission:
     asked = digest_json(asdict(ask))
     lock_person(person_id)
@@ -125,6 +138,8 @@ def _admit(
             raise Refused(ErrorCode.CLIENT_KEY_CONFLICT)
         transaction.set_rollback(True)  # a repeat changes nothing, the revision included
         return Admission(known, created=False)
+    if call is not None:
+        require_running(call)
     require_open(KIND)
     if WorkJob.objects.of_person(person_id).open().count() >= bounds.ACTIVE_JOBS_PER_OWNER:
         raise Refused(ErrorCode.JOB_LIMIT_REACHED, retry_after_seconds=RETRY_SECONDS)
