@@ -1,8 +1,8 @@
 """Measures Holdfast on this machine:  python -m tests.benchmarks [NAME …] [--write] [--quick]
 
-Names: sweep, deaths, textlog, streams, subscribers; all of them when none is given. `--write`
-puts the numbers into docs/performance.md; `--quick` runs fewer and shorter rounds, to see that
-a benchmark works.
+Names: sweep, job-sweep, deaths, adoptions, textlog, streams, subscribers, jobs; all of them
+when none is given. `--write` puts the numbers into docs/performance.md; `--quick` runs fewer
+and shorter rounds, to see that a benchmark works. `jobs` installs the queues it compares with.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import time
 
 from tests.benchmarks import cluster, report
 
-NAMES = ("sweep", "textlog", "streams", "subscribers", "deaths", "jobs")
+NAMES = (
+    "sweep", "job-sweep", "textlog", "streams", "subscribers", "deaths", "adoptions", "jobs",
+)  # fmt: skip
 
 
 def main() -> int:
@@ -38,8 +40,9 @@ def main() -> int:
     met = True
     for name in options.names or NAMES:
         began = time.monotonic()
-        bench = importlib.import_module(f"tests.benchmarks.{name}")
-        with databases.use(name) as place:
+        module = name.replace("-", "_")
+        bench = importlib.import_module(f"tests.benchmarks.{module}")
+        with databases.use(module) as place:
             lines = bench.run(place, quick=options.quick)
         took = time.monotonic() - began
         sys.stdout.write(f"\n{name} ({took:.0f} s)\n\n{report.table(lines)}\n")

@@ -56,7 +56,7 @@ def run(place: Place, *, quick: bool) -> list[Line]:
     )
     bench = _Deaths(place, model, environment)
     try:
-        wait_until(lambda: _value(WATCHED), "the database was watched for a lease", seconds=60)
+        wait_until(lambda: value(WATCHED), "the database was watched for a lease", seconds=60)
         beside = [bench.kill_beside_another() for _ in range(kills)]
         alone = [bench.kill_the_only_one() for _ in range(kills)]
     finally:
@@ -97,7 +97,7 @@ class _Deaths:
         """Kill the only worker."""
         while len(self._workers) > 1:
             self._workers.pop(0).kill()
-            wait_until(lambda: not _value(LEFT_OPEN), "nothing is open")
+            wait_until(lambda: not value(LEFT_OPEN), "nothing is open")
         victim = self._victim()
         return self._kill(victim, self._stream())
 
@@ -128,7 +128,7 @@ class _Deaths:
         self._model.expect("ready")
         self._model.say("go")
         wait_until(
-            lambda: _value("SELECT count(DISTINCT turn_id) FROM turns_textchunk") == TURNS,
+            lambda: value("SELECT count(DISTINCT turn_id) FROM turns_textchunk") == TURNS,
             "every answer has begun",
         )
         return turns
@@ -137,7 +137,7 @@ class _Deaths:
         time.sleep(random.uniform(0.0, 1.5))  # a moment that fits no rhythm of the sweep
         began = time.monotonic()
         victim.kill()
-        while _value(LEFT_OPEN):
+        while value(LEFT_OPEN):
             if time.monotonic() - began > 60:
                 raise AssertionError("rows stayed open")
             time.sleep(LOOK_SECONDS)
@@ -150,7 +150,8 @@ class _Deaths:
         return took
 
 
-def _value(statement: str) -> int:
+def value(statement: str) -> int:
+    """Return the one number that the statement selects."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return int(cursor.fetchone()[0])
