@@ -13,11 +13,15 @@ class WorkConfig(AppConfig):
     verbose_name = "Delegated jobs"
 
     def ready(self) -> None:
-        """Let the sweep settle jobs, and show them on the page."""
+        """Let the sweep settle jobs, show them on the page, and offer them to turns."""
         from recovery import runner  # noqa: PLC0415 - needs the registry of models
         from turns.panels import panels  # noqa: PLC0415
+        from turns.tools import registry  # noqa: PLC0415
         from work.panel import PANEL  # noqa: PLC0415
         from work.recovery import WorkRecovery  # noqa: PLC0415
+        from work.tools import TOOLS  # noqa: PLC0415
 
         runner.register(WorkRecovery())
         panels.register(PANEL)
+        for tool in TOOLS:
+            registry.register(tool)
