@@ -70,6 +70,10 @@ def test_every_shipped_tool_has_a_schema_that_refuses_what_it_does_not_name() ->
         "note_list",
         "note_remove",
         "webhook_post",
+        "start_job",
+        "list_jobs",
+        "job_status",
+        "cancel_job",
     ]
 
 
