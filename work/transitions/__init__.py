@@ -10,8 +10,8 @@ the end of the job has overtaken it: nothing was written, and it stops.
 from work.transitions.admission import Admission, JobAsk, admit_job
 from work.transitions.cancelling import request_cancel
 from work.transitions.checkpoints import checkpoint_session, checkpoint_workspace
-from work.transitions.claims import claim_job
-from work.transitions.endings import finish_job
+from work.transitions.claims import claim_job, claim_jobs
+from work.transitions.endings import finish_job, finish_jobs
 from work.transitions.locks import CancelRequested
 from work.transitions.provider_steps import complete_provider_step, start_provider_step
 from work.transitions.releasing import release_own_jobs
@@ -36,9 +36,11 @@ __all__ = [
     "checkpoint_session",
     "checkpoint_workspace",
     "claim_job",
+    "claim_jobs",
     "claim_under",
     "complete_provider_step",
     "finish_job",
+    "finish_jobs",
     "finish_step",
     "last_provider_step",
     "provider_step_at",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from django.db import connection, transaction
 from django.db.models.functions import Now
@@ -13,9 +13,11 @@ from django.db.models.functions import Now
 from recovery.arrays import array
 from recovery.errors import ErrorCode, IllegalTransition
 from recovery.fences import GENERATION_SHIFT_BITS, NEXT_MARK_SQL, WRITE_COUNT_MASK, Fence
+from recovery.statements import run
+from turns import events
 from turns.models import Conversation
 from work import bounds
-from work.models import WorkJob, WorkProviderStep, WorkStep
+from work.models import WorkJob, WorkProviderStep
 from work.notices import notice, read_facts, read_last_words
 from work.transitions.children import end_children, provider_step_end
 from work.transitions.locks import lock_owned
@@ -55,41 +57,68 @@ _RAISE_REVISIONS: Final = """
     UPDATE turns_conversation SET revision = revision + 1
     WHERE id = ANY(%s::bigint[]) RETURNING id, revision
 """
-# The report was appended before, under an older snapshot; nobody else writes it.
-_COMPLETE: Final = f"""
-    WITH held AS MATERIALIZED (
-        SELECT c.id, c.revision FROM turns_conversation c
-        WHERE c.id = (SELECT conversation_id FROM work_workjob WHERE id = %(job)s)
-        FOR NO KEY UPDATE
-    ), ended AS (
+# The report was appended before, by an owner nobody has followed; so it is in the snapshot.
+_ENDED: Final = f"""
+    ended AS (
         UPDATE work_workjob j SET state = 'completed', finished_at = statement_timestamp(),
             ended_revision = held.revision + 1,
-            write_mark = (%(generation)s::bigint << {GENERATION_SHIFT_BITS})
+            write_mark = (held.generation::bigint << {GENERATION_SHIFT_BITS})
                 | ((j.write_mark + 1) & {WRITE_COUNT_MASK})
         FROM held
-        WHERE j.id = %(job)s AND j.generation = %(generation)s AND j.claim_token = %(token)s
-            AND j.state = 'running' AND j.cancel_requested_at IS NULL
+        WHERE {{this}} AND j.generation = held.generation
+            AND j.claim_token = held.token AND j.state = 'running'
+            AND j.cancel_requested_at IS NULL
             AND NOT EXISTS (SELECT FROM work_workstep s
                 WHERE s.job_id = j.id AND s.state IN ('requested', 'running'))
             AND NOT EXISTS (SELECT FROM work_workproviderstep p
                 WHERE p.job_id = j.id AND p.state = 'started')
-        RETURNING j.id, j.conversation_id
+        RETURNING j.id, j.conversation_id, j.state, j.error_code, j.generation,
+            j.finished_at, j.ended_revision
     ), raised AS (
-        UPDATE turns_conversation c SET revision = revision + 1
-        FROM ended WHERE c.id = ended.conversation_id
-    ), said AS (
-        INSERT INTO turns_message (conversation_id, role, state, text, digest, finished_at)
-        SELECT ended.conversation_id, 'assistant', 'complete', r.text, r.digest,
-            statement_timestamp()
+        UPDATE turns_conversation c SET revision = c.revision + 1
+        WHERE c.id = ANY(ARRAY(SELECT conversation_id FROM ended))
+    ), said AS MATERIALIZED (
+        SELECT ended.conversation_id, r.id AS report_id, r.text, r.digest,
+            nextval(pg_get_serial_sequence('turns_message', 'id')) AS message_id
         FROM ended JOIN work_jobreport r ON r.job_id = ended.id AND r.kind = 'result'
-        RETURNING id
+    ), written AS (
+        INSERT INTO turns_message
+            (id, conversation_id, role, state, text, digest, finished_at)
+        SELECT message_id, conversation_id, 'assistant', 'complete', text, digest,
+            statement_timestamp()
+        FROM said
     ), shown AS (
         INSERT INTO work_jobreportmessage (report_id, message_id)
-        SELECT r.id, said.id FROM said, work_jobreport r
-        WHERE r.job_id = %(job)s AND r.kind = 'result'
+        SELECT report_id, message_id FROM said
     )
-    SELECT conversation_id FROM ended
+    SELECT id, conversation_id, state, error_code, generation, finished_at, ended_revision
+    FROM ended
 """  # noqa: S608  constants
+_COMPLETE: Final = f"""
+    WITH held AS MATERIALIZED (
+        SELECT c.revision, %(generation)s::int AS generation, %(token)s::uuid AS token
+        FROM work_workjob j JOIN turns_conversation c ON c.id = j.conversation_id
+        WHERE j.id = %(job)s FOR NO KEY UPDATE OF c
+    ), {_ENDED.format(this="j.id = %(job)s")}
+"""  # noqa: S608  constants
+_COMPLETE_SOME: Final = f"""
+    WITH held AS MATERIALIZED (
+        SELECT c.revision, mine.* FROM unnest(%(ids)s::bigint[], %(generations)s::int[],
+            %(tokens)s::uuid[]) AS mine(job_id, generation, token)
+        JOIN work_workjob j ON j.id = mine.job_id
+        JOIN turns_conversation c ON c.id = j.conversation_id
+        ORDER BY c.id FOR NO KEY UPDATE OF c
+    ), {_ENDED.format(this="j.id = held.job_id")}
+"""  # noqa: S608  constants
+_ENDED_COLUMNS: Final = (
+    "id",
+    "conversation_id",
+    "state",
+    "error_code",
+    "generation",
+    "finished_at",
+    "ended_revision",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +149,39 @@ def finish_job(
         IllegalTransition: it cannot end like this: completed with a step open. Nothing was
             written.
     """
+    if state == WorkJob.State.COMPLETED:
+        rows = run(
+            _COMPLETE, {"job": fence.pk, "generation": fence.generation, "token": fence.token}
+        )
+        if rows:
+            return _announced(rows)[0]
     return _finish(fence, state, error_code, response_id, usage)
+
+
+def finish_jobs(fences: Sequence[Fence], state: WorkJob.State) -> list[WorkJob]:
+    """Complete the jobs that these claims still hold, set-wise; return them.
+
+    One that is missing was not completed: `finish_job` says why.
+    """
+    assert state == WorkJob.State.COMPLETED  # noqa: S101  any other end needs its own notice
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _COMPLETE_SOME,
+            {
+                "ids": array(fence.pk for fence in fences),
+                "generations": array(fence.generation for fence in fences),
+                "tokens": array(fence.token for fence in fences),
+            },
+        )
+        return _announced(cursor.fetchall())
+
+
+def _announced(rows: Iterable[tuple[Any, ...]]) -> list[WorkJob]:
+    """Return the completed jobs, whose other columns are read when somebody asks."""
+    jobs = [WorkJob.from_db(connection.alias, _ENDED_COLUMNS, row) for row in rows]
+    for job in jobs:
+        events.announce_on_commit(job.conversation_id)
+    return jobs
 
 
 @transaction.atomic(durable=True)
@@ -137,27 +198,19 @@ def _finish(
     WorkJob.LIFECYCLE.require(job.state, state)
     code = error_code or _CODES.get(state, ErrorCode.INTERNAL_ERROR)
     if state == WorkJob.State.COMPLETED:
-        _require_completable(job.pk)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                _COMPLETE,
-                {"job": fence.pk, "generation": fence.generation, "token": fence.token},
-            )
-    else:
-        WorkProviderStep.objects.filter(
-            job_id=job.pk, state=WorkProviderStep.State.STARTED
-        ).update(
-            state=provider_step_end(state),
-            error_code=code.value,
-            response_id=response_id,
-            usage=usage,
-            finished_at=Now(),
-        )
-        revision = Conversation.objects.values_list("revision", flat=True)
-        end_jobs(
-            [End(job.pk, state, code)],
-            revisions={job.conversation_id: revision.get(pk=job.conversation_id)},
-        )
+        raise IllegalTransition("a step is open")
+    WorkProviderStep.objects.filter(job_id=job.pk, state=WorkProviderStep.State.STARTED).update(
+        state=provider_step_end(state),
+        error_code=code.value,
+        response_id=response_id,
+        usage=usage,
+        finished_at=Now(),
+    )
+    revision = Conversation.objects.values_list("revision", flat=True)
+    end_jobs(
+        [End(job.pk, state, code)],
+        revisions={job.conversation_id: revision.get(pk=job.conversation_id)},
+    )
     job.refresh_from_db()
     return job
 
@@ -166,13 +219,6 @@ _CODES: Final = {
     WorkJob.State.CANCELLED: ErrorCode.CANCELLED,
     WorkJob.State.BUDGET_EXHAUSTED: ErrorCode.BUDGET_EXHAUSTED,
 }
-
-
-def _require_completable(job_id: int) -> None:
-    steps = WorkStep.objects.filter(job_id=job_id, state__in=sorted(WorkStep.LIFECYCLE.open))
-    asked = WorkProviderStep.objects.filter(job_id=job_id, state=WorkProviderStep.State.STARTED)
-    if steps.exists() or asked.exists():
-        raise IllegalTransition("a step is open")
 
 
 def raise_revisions_of(conversation_ids: Iterable[int]) -> dict[int, int]:
