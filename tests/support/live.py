@@ -25,6 +25,7 @@ class Shown:
         self.conversation: Frame = {}
         self.messages: dict[str, Frame] = {}
         self.turn: Frame | None = None
+        self.jobs: dict[str, Frame] = {}
         self.frames: list[Frame] = []
 
     def apply(self, frame: Frame) -> None:
@@ -37,6 +38,9 @@ class Shown:
                 self.conversation = content["conversation"]
                 self.messages = {m["id"]: m for m in content["messages"]}
                 self.turn = content["turn"]
+                self.jobs = {j["id"]: j for j in content.get("jobs", [])}
+            case "job":
+                self.jobs[content["id"]] = content
             case "message":
                 self.messages[content["id"]] = content
             case "turn":
