@@ -112,7 +112,7 @@ async def _taken(tool: Tool[Any], invocation: Invocation[Any]) -> tuple[str, boo
         case "in_database_thread":
             return await in_thread(_call, tool, invocation)
         case "in_own_thread":
-            return await _in_own_thread(lambda: _call(tool, invocation))
+            return await in_own_thread(lambda: _call(tool, invocation))
         case "on_loop":
             result = tool.call(invocation)
             settled: Result = await result if inspect.isawaitable(result) else result
@@ -156,7 +156,7 @@ def _broken(tool: Tool[Any]) -> ToolFailed:
 _blocked = threading.BoundedSemaphore(BLOCKED_THREADS_MAX)
 
 
-async def _in_own_thread(function: Callable[[], ValueT]) -> ValueT:
+async def in_own_thread(function: Callable[[], ValueT]) -> ValueT:
     """Call `function` in a thread that may block as long as it likes, even past our own end."""
     if not _blocked.acquire(blocking=False):
         raise ToolFailed(ErrorCode.TOOL_FAILED, state=State.UNAVAILABLE)
