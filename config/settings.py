@@ -55,6 +55,9 @@ LLM_CONTEXT_BYTES = env.int(
 HOLDFAST_LEASE_SECONDS = env.float("HOLDFAST_LEASE_SECONDS", default=15.0)
 HOLDFAST_SWEEP_SECONDS = env.float("HOLDFAST_SWEEP_SECONDS", default=1.0)
 HOLDFAST_LIVENESS = env.str("HOLDFAST_LIVENESS", default="lock")
+# Programs of coding jobs: whether they must be held by the kernel, and what else they may read.
+HOLDFAST_CODING_SANDBOX = env.str("HOLDFAST_CODING_SANDBOX", default="required")
+HOLDFAST_CODING_READABLE = env.list("HOLDFAST_CODING_READABLE", default=[])
 
 # --- Secrets: yours, or generated once for the embedded installation --------------------------
 
