@@ -14,10 +14,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from recovery.models import RecoveryEvent, ReleaseSwitch
+from recovery.models import Pulse, RecoveryEvent, ReleaseSwitch
+from recovery.tasks import sweep
 from tests import factories as make
 from tests.support.processes import ROOT
-from tests.support.runtimes import watch_database
+from tests.support.runtimes import age, watch_database
 from work import bounds
 from work.models import Computer, JobReport, WorkJob, WorkProviderStep, WorkStep
 
@@ -267,6 +268,16 @@ def test_no_command_shows_what_a_job_says(capfd: pytest.CaptureFixture[str], roo
     printed = capfd.readouterr()
     assert "job.released" in printed.err
     assert SECRET not in shown + printed.out + printed.err
+
+
+def test_beat_sweeps_jobs_too() -> None:
+    watch_database()
+    job = make.WorkJobFactory.create(orphaned=True)
+    age(Pulse, "last_at", seconds=2)
+
+    assert sweep()["work"]["adopted"] == 1
+    job.refresh_from_db()
+    assert (job.state, job.owner) == ("queued", None)
 
 
 def test_pause_and_resume_know_jobs() -> None:
