@@ -1,0 +1,1 @@
+"""Coding jobs: a worktree of their own, tools that stay inside it, programs under guard."""

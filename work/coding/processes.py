@@ -1,0 +1,169 @@
+"""Running programs for a job, from the worker's side of the launcher.
+
+Whatever ends the wait (an answer, a cancel, the worker's death), the launcher ends the program
+and all it started. What a dead or frozen worker left is ended by the next one, which finds it
+by the record that every launcher keeps beside the worktree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Final
+from uuid import uuid4
+
+import structlog
+
+import work
+from work.coding import bounds, processtree
+from work.coding.orders import End, Ended, Order
+from work.coding.processtree import Process
+
+log = structlog.get_logger(__name__)
+
+PROJECT: Final = Path(work.__file__).parents[1]
+# Past the launcher's own limits it is stuck, and ended like one that was left behind.
+_MARGIN_SECONDS: Final = processtree.KILL_SECONDS + 10.0
+RECORD_SUFFIX: Final = ".running"
+
+
+class Program:
+    """One run of a program. `run` blocks, in a thread; `stop` may be called from any other."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> Ended:
+        """Return how the program ended; nothing that it started is alive then."""
+        with self._lock:
+            if self._stopped:
+                return Ended(End.STOPPED)
+            process = self._process = _start_launcher()
+        ended: Ended | None = None
+        try:
+            if self._say(self._order.encode()):
+                ended = self._answer(process)
+        finally:
+            self.stop()
+            if ended is None:
+                end_recorded(Path(self._order.record))
+                process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        return ended or Ended(End.STOPPED)
+
+    def stop(self) -> None:
+        """Let go of the lifeline: the launcher ends the program, and its answer comes soon."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None and self._process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    self._process.stdin.close()
+
+    def _say(self, line: bytes) -> bool:
+        """Hand over the order; return whether it was taken. The lifeline stays open."""
+        if self._process is None or self._process.stdin is None:
+            return False
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except (OSError, ValueError):  # it died, or was let go of
+            return False
+        return True
+
+    def _answer(self, process: subprocess.Popen[bytes]) -> Ended | None:
+        limits = self._order.limits
+        most = limits.timeout_seconds + limits.grace_seconds + _MARGIN_SECONDS
+        if process.stdout is None or not _readable_within(process.stdout, most):
+            return None
+        return Ended.read(process.stdout)
+
+
+def _start_launcher() -> subprocess.Popen[bytes]:
+    kept = ("LD_LIBRARY_PATH",)  # the interpreter may need it to start
+    return subprocess.Popen(
+        [sys.executable, "-E", "-s", "-S", "-m", "work.coding.launcher"],
+        cwd=PROJECT,
+        env={
+            "PATH": os.defpath,
+            "LANG": "C.UTF-8",
+            **{name: os.environ[name] for name in kept if name in os.environ},
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _readable_within(pipe: IO[bytes], seconds: float) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
+
+
+def record_in(directory: Path) -> Path:
+    """Return the place for the record of one more program."""
+    return directory / f"{uuid4().hex}{RECORD_SUFFIX}"
+
+
+def end_all_left(directory: Path, mark: str) -> None:
+    """End every program that another process started for the job and that still runs.
+
+    `directory` holds the records; `mark` is a variable of their environment, for programs whose
+    launcher was killed.
+    """
+    for record in sorted(directory.glob(f"*{RECORD_SUFFIX}")):
+        end_recorded(record)
+    marked = f"{mark}".encode()
+    if left := processtree.end(lambda: processtree.given(marked), grace_seconds=0.0):
+        log.error("coding.processes_remain", count=left)
+
+
+def end_recorded(record: Path) -> None:
+    """End the launcher that the record names, with all below it, and remove the record.
+
+    A process of that number which started at another time is somebody else's and is left alone.
+    """
+    try:
+        launcher = processtree.recorded(record.read_text())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        launcher = None
+    if launcher is None or not launcher.lives():
+        log.info("coding.process_gone", reason="the recorded process has ended")
+    elif not _ended_itself(launcher):
+        processtree.end(launcher.descendants, grace_seconds=0.0)
+        processtree.end(lambda: _alive(launcher), grace_seconds=0.0)
+        log.warning("coding.process_killed", pid=launcher.pid)
+    record.unlink(missing_ok=True)
+
+
+def _ended_itself(launcher: Process) -> bool:
+    processtree.tell_to_end(launcher)
+    return _becomes(lambda: not launcher.lives(), bounds.LAUNCHER_SECONDS)
+
+
+def _alive(process: Process) -> list[Process]:
+    return [process] if process.lives() else []
+
+
+def _becomes(happened: Callable[[], bool], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > until:
+            return False
+        time.sleep(processtree.LOOK_SECONDS)
+    return True

@@ -1,0 +1,86 @@
+"""Removing the worktrees of jobs that have ended without their worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from recovery.errors import StaleFence
+from work.coding import processes, worktrees
+from work.coding.git import Git, GitFailed
+from work.coding.places import Place, all_places
+from work.coding.programs import Programs
+from work.coding.workspace import KEPT_MESSAGE
+from work.models import WorkJob
+
+log = structlog.get_logger(__name__)
+
+# No claim has a generation like this: whoever of an earlier one wakes up, stops.
+_LAST: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """Which jobs' worktrees were removed, and which could not be."""
+
+    removed: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+
+
+def open_jobs(job_ids: Collection[int]) -> Collection[int]:
+    """Return which of the jobs have not ended."""
+    jobs = WorkJob.objects.open().filter(pk__in=job_ids)
+    return set(jobs.values_list("pk", flat=True))
+
+
+def reap_worktrees(
+    only: Collection[int] | None = None,
+    *,
+    still_open: Callable[[Collection[int]], Collection[int]] = open_jobs,
+) -> Reaped:
+    """Return what was removed of jobs that have ended, or whose rows are gone.
+
+    What is not committed is kept on the job's branch first. A worktree in which a living
+    process works is left to it. A second run changes nothing more.
+    """
+    places = {
+        place.job_id: place for place in all_places() if only is None or place.job_id in only
+    }
+    ended = places.keys() - set(still_open(places.keys())) if places else set()
+    done: Mapping[int, bool] = {job_id: _reap(places[job_id]) for job_id in sorted(ended)}
+    return Reaped(
+        tuple(job_id for job_id, removed in done.items() if removed),
+        tuple(job_id for job_id, removed in done.items() if not removed),
+    )
+
+
+def _reap(place: Place) -> bool:
+    held = place.hold()
+    if held is None:
+        return False
+    try:
+        place.take(_LAST)
+        processes.end_all_left(place.running, place.mark)
+        if state := place.state():
+            repository = Path(state.repository)
+            git = Git(Programs(place, _LAST), writable=[place.base, repository])
+            facts = worktrees.take_down(
+                git,
+                place,
+                state,
+                message=KEPT_MESSAGE.format(job_id=place.job_id),
+                still_ours=lambda: place.require(_LAST),
+            )
+            log.info("coding.worktree_reaped", job_id=place.job_id, count=facts.changed_files)
+        worktrees.remove(place.base)
+    except (GitFailed, OSError, StaleFence) as error:
+        log.error("coding.worktree_kept", job_id=place.job_id, exc_info=error)
+        return False
+    finally:
+        os.close(held)
+    return True

@@ -1,0 +1,98 @@
+"""Looks for a text or a pattern in files, in a process of its own.
+
+A pattern can take for ever, and Python cannot be told to give it up; a process can be ended. It
+reads the names of the files from a file, opens them without following links, and prints hits.
+
+Started as `python -m work.coding.searcher`; no Django, the standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from work.coding import nofollow
+
+NOT_A_PATTERN: Final = 3
+_LOOKED_AT_BYTES: Final = 8 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for, where, and how much is said of it."""
+
+    root: str
+    names: list[str]
+    pattern: str
+    is_regex: bool
+    ignore_case: bool
+    hits: int
+    line_bytes: int
+    file_bytes: int
+
+    def encode(self) -> bytes:
+        """Return the text of the file that carries it."""
+        return json.dumps(asdict(self)).encode()
+
+
+def search(asked: Search) -> Iterator[str]:
+    """Yield a line for each hit, then one that sums up."""
+    flags = re.IGNORECASE if asked.ignore_case else 0
+    source = asked.pattern if asked.is_regex else re.escape(asked.pattern)
+    pattern = re.compile(source.encode(errors="surrogateescape"), flags)
+    root = os.open(asked.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = looked_at = left_out = 0
+    for name in asked.names:
+        data = _read(root, name, asked.file_bytes)
+        if data is None:
+            left_out += 1
+            continue
+        looked_at += 1
+        for number, line in enumerate(data.splitlines(), start=1):
+            if not pattern.search(line):
+                continue
+            if found == asked.hits:
+                yield f"[there are more than {found} hits: ask more narrowly]"
+                return
+            found += 1
+            yield f"{name}:{number}:{_shown(line, asked.line_bytes)}"
+    said = f"[{found} hits in {looked_at} files"
+    yield f"{said}; {left_out} are no text, or too large]" if left_out else f"{said}]"
+
+
+def _read(root: int, name: str, most: int) -> bytes | None:
+    names = name.split("/")
+    try:
+        with nofollow.directory(root, names[:-1]) as parent:
+            descriptor = nofollow.open_file(names[-1], parent)
+        with os.fdopen(descriptor, "rb") as file:
+            data = file.read(most + 1)
+    except (OSError, nofollow.OutOfBounds):
+        return None
+    return None if len(data) > most or b"\0" in data[:_LOOKED_AT_BYTES] else data
+
+
+def _shown(line: bytes, most: int) -> str:
+    cut = line[:most].decode(errors="ignore" if len(line) > most else "replace")
+    return f"{cut} [cut]" if len(line) > most else cut
+
+
+def main() -> int:
+    """Print the hits of the search that the file named on the command line describes."""
+    asked = Search(**json.loads(Path(sys.argv[1]).read_bytes()))
+    try:
+        for line in search(asked):
+            sys.stdout.buffer.write(line.encode(errors="replace") + b"\n")
+    except re.error:
+        return NOT_A_PATTERN
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""A worktree from its making to its removal, at every instant of which the worker may die.
+
+What is half made is known by its state, which names Git's directory for the worktree only once
+everything is in place; nothing was worked on before that, so it is removed and made again. What
+is complete is gone on with, whatever lies in it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from recovery.errors import ErrorCode
+from recovery.probes import reach
+from work.coding import bounds
+from work.coding.changes import JobBranch
+from work.coding.errors import WorkspaceRefused
+from work.coding.git import At, Git, GitFailed
+from work.coding.places import Place, State
+
+BRANCH: Final = "holdfast/job-{job_id}"
+_NAMES_TRIED: Final = 100
+_OWNERS_ALL: Final = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a job left behind: all empty where it changed nothing."""
+
+    branch: str = ""
+    commit: str = ""
+    changed_files: int = 0
+
+
+def free_branch(git: Git, at: At, job_id: int) -> str:
+    """Return the job's branch name, with a number where another installation has used it."""
+    name = BRANCH.format(job_id=job_id)
+    for candidate in (name, *(f"{name}-{number}" for number in range(2, _NAMES_TRIED))):
+        if git.commit_of(f"refs/heads/{candidate}", at=at) is None:
+            return candidate
+    raise WorkspaceRefused(ErrorCode.WORKSPACE_FAILED, "Too many branches have the job's name.")
+
+
+def make(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]) -> State:
+    """Make the branch and its worktree; return the state of the complete one.
+
+    A branch that is there keeps its commits. What is left of an earlier try is removed.
+
+    Raises:
+        GitFailed, StaleFence: it is not complete.
+    """
+    common = At(Path(state.repository))
+    place.remember(state)
+    remove_tree(git, place, common)
+    reach("workspace.begun")
+    branch = f"refs/heads/{state.branch}"
+    still_ours()
+    if git.commit_of(branch, at=common) is None:
+        nothing = "0" * len(state.base_commit)
+        git("update-ref", branch, state.base_commit, nothing, at=common)
+    reach("workspace.branch_made")
+    # By commit and not by name: a tag of the same name must not be taken for the branch.
+    git(
+        "worktree", "add", "--detach", "--no-checkout", str(place.tree), state.base_commit,
+        at=common, cwd=place.base,
+    )  # fmt: skip
+    reach("workspace.worktree_made")
+    at = At(_git_dir_named_in(place.tree), place.tree)
+    git("symbolic-ref", "HEAD", branch, at=at)
+    git(
+        "read-tree", "-u", "--reset", branch,
+        at=at, cwd=place.tree, seconds=bounds.GIT_CHECKOUT_SECONDS, filtering=True,
+    )  # fmt: skip
+    reach("workspace.checked_out")
+    still_ours()
+    mend_pointer(place, at.git_dir)
+    completed = state.completed(at.git_dir)
+    place.remember(completed)
+    reach("workspace.complete")
+    return completed
+
+
+def is_whole(place: Place, state: State) -> bool:
+    """Return whether the complete worktree is still there to go on with."""
+    if not state.is_complete or not place.tree.is_dir() or place.tree.is_symlink():
+        return False
+    git_dir = Path(state.git_dir)
+    return (git_dir / "HEAD").is_file() and tree_of(git_dir) == place.tree
+
+
+def is_adrift(place: Place, state: State) -> bool:
+    """Return whether somebody removed what Git knew of the complete worktree, but not the
+    worktree: what was done in it cannot be committed, and is not thrown away."""
+    return state.is_complete and place.tree.exists() and not is_whole(place, state)
+
+
+def take_over(git: Git, place: Place, state: State) -> None:
+    """Put the complete worktree of a dead worker in order: its locks go, its files stay."""
+    git_dir, branch = Path(state.git_dir), f"refs/heads/{state.branch}"
+    for lock in (
+        git_dir / "index.lock",
+        git_dir / "HEAD.lock",
+        Path(state.repository) / f"{branch}.lock",
+    ):
+        lock.unlink(missing_ok=True)
+    mend_pointer(place, git_dir)
+    empty(place.staging)
+    at = At(git_dir, place.tree)
+    if git.commit_of(branch, at=at) is None:
+        git("update-ref", branch, state.base_commit, at=at)
+    git("symbolic-ref", "HEAD", branch, at=at)
+    if not (git_dir / "index").is_file():
+        git("read-tree", branch, at=at)
+
+
+def mend_pointer(place: Place, git_dir: Path) -> bool:
+    """Make the worktree's `.git` name Git's directory again; return whether it did not."""
+    pointer = place.tree / ".git"
+    wanted = f"gitdir: {git_dir}\n"
+    with suppress(OSError):
+        known = pointer.lstat()
+        if (
+            stat.S_ISREG(known.st_mode)
+            and known.st_nlink == 1
+            and known.st_size == len(os.fsencode(wanted))
+            and pointer.read_bytes() == os.fsencode(wanted)
+        ):
+            return False
+    if pointer.is_dir() and not pointer.is_symlink():
+        remove(pointer)
+    else:
+        pointer.unlink(missing_ok=True)
+    pointer.write_bytes(os.fsencode(wanted))
+    return True
+
+
+def take_down(
+    git: Git, place: Place, state: State, *, message: str, still_ours: Callable[[], None]
+) -> Facts:
+    """Keep what is not committed on the branch, and remove the worktree; return what is left.
+
+    With an empty `message` nothing is kept. A branch on which nothing happened is removed.
+
+    Raises:
+        GitFailed, StaleFence: it is not removed, and nothing is lost.
+    """
+    common = At(Path(state.repository))
+    if is_adrift(place, state):
+        raise GitFailed("worktree", None, "Git knows nothing of it any more")
+    if message and is_whole(place, state):
+        make_accessible(place.tree)
+        _branch(git, place, state).commit(message, before=still_ours)
+    reach("workspace.kept")
+    still_ours()
+    remove_tree(git, place, common)
+    reach("workspace.removed")
+    branch = f"refs/heads/{state.branch}"
+    tip = git.commit_of(branch, at=common)
+    if tip is None or tip == state.base_commit:
+        if tip is not None:
+            git("update-ref", "-d", branch, tip, at=common)
+        return Facts()
+    changed = git.names(
+        "diff-tree", "-r", "--name-only", "--no-renames", "-z", state.base_commit, tip,
+        at=common,
+    )  # fmt: skip
+    return Facts(state.branch, tip, len(changed))
+
+
+def _branch(git: Git, place: Place, state: State) -> JobBranch:
+    return JobBranch(
+        git,
+        place,
+        git_dir=Path(state.git_dir),
+        branch=state.branch,
+        base_commit=state.base_commit,
+    )
+
+
+def remove_tree(git: Git, place: Place, common: At) -> None:
+    """Remove the worktree and what Git knows of it, however far either had come."""
+    if place.tree.is_symlink():
+        place.tree.unlink()
+    elif place.tree.exists():
+        remove(place.tree)
+    for git_dir in _git_dirs_of(common.git_dir, place.tree):
+        # Never `prune`: it would take the person's own worktrees that are not mounted now.
+        (git_dir / "locked").unlink(missing_ok=True)
+        try:
+            git("worktree", "remove", "--force", "--force", str(place.tree), at=common)
+        except GitFailed:
+            remove(git_dir)
+
+
+def _git_dirs_of(common: Path, tree: Path) -> Iterator[Path]:
+    with suppress(FileNotFoundError):
+        for git_dir in sorted((common / "worktrees").iterdir()):
+            if tree_of(git_dir) == tree:
+                yield git_dir
+
+
+def tree_of(git_dir: Path) -> Path | None:
+    """Return which worktree Git's directory says it belongs to."""
+    try:
+        said = (git_dir / "gitdir").read_text(errors="surrogateescape").rstrip("\n")
+    except OSError:
+        return None
+    return (git_dir / said).parent
+
+
+def _git_dir_named_in(tree: Path) -> Path:
+    said = (tree / ".git").read_text(errors="surrogateescape").rstrip("\n")
+    return (tree / said.removeprefix("gitdir: ")).resolve()
+
+
+def empty(directory: Path) -> None:
+    """Remove what lies in the directory."""
+    for found in directory.iterdir():
+        if found.is_dir() and not found.is_symlink():
+            remove(found)
+        else:
+            found.unlink(missing_ok=True)
+
+
+def remove(directory: Path) -> None:
+    """Remove the directory with all in it, closed ones too. Links are not followed."""
+    make_accessible(directory)
+    shutil.rmtree(directory)
+
+
+def make_accessible(directory: Path) -> None:
+    """Give its owner back what a program took away: directories to enter, files to read."""
+    _give_back(directory, _OWNERS_ALL)
+    for here, directories, files in os.walk(directory):
+        for name in directories:
+            _give_back(Path(here, name), _OWNERS_ALL)
+        for name in files:
+            _give_back(Path(here, name), stat.S_IRUSR | stat.S_IWUSR)
+
+
+def _give_back(path: Path, wanted: int) -> None:
+    with suppress(OSError):
+        mode = path.lstat().st_mode
+        if not stat.S_ISLNK(mode) and mode & wanted != wanted:
+            path.chmod(stat.S_IMODE(mode) | wanted)
