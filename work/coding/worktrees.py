@@ -37,6 +37,14 @@ class Facts:
     commit: str = ""
     changed_files: int = 0
 
+    @property
+    def sentence(self) -> str:
+        """What a report says of it."""
+        if not self.commit:
+            return "Nothing was changed in the repository."
+        files = "1 file" if self.changed_files == 1 else f"{self.changed_files} files"
+        return f"The work is on branch {self.branch} at commit {self.commit}: {files} changed."
+
 
 def free_branch(git: Git, at: At, job_id: int) -> str:
     """Return the job's branch name, with a number where another installation has used it."""
