@@ -33,13 +33,15 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     ),
 }
 
-# How the requests of a job are made: its kind, and the tools it may use.
-AskingFor = Callable[[str, Sequence[ToolSchema]], Requests]
+# How the requests of a job are made: of its kind, the tools it may use, and what the model
+# should know about where it works.
+AskingFor = Callable[[str, Sequence[ToolSchema], str], Requests]
 
 
-def from_settings(kind: str, tools: Sequence[ToolSchema]) -> Requests:
+def from_settings(kind: str, tools: Sequence[ToolSchema], briefing: str) -> Requests:
     """Return how this installation asks its model about jobs of `kind`."""
-    return Requests.from_settings(tools, instructions=INSTRUCTIONS[kind])
+    instructions = f"{INSTRUCTIONS[kind]}\n{briefing}".strip()
+    return Requests.from_settings(tools, instructions=instructions)
 
 
 def read(job: WorkJob, max_bytes: int) -> History:

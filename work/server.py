@@ -7,7 +7,7 @@ their outcomes, and a call that was asked for and not started is started now.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -17,13 +17,13 @@ import structlog
 from django.db.models import DurationField, ExpressionWrapper, F
 from django.db.models.functions import Now
 
-from recovery.errors import ErrorCode, Refused
+from recovery.errors import ErrorCode, Refused, StaleFence
 from recovery.fences import Fence
 from recovery.probes import areach
 from recovery.servers import RowServer
 from turns.confirmed import confirmed, read
 from turns.providers.types import TextProvider
-from turns.tool_loop import End, Ending, ToolLoop
+from turns.tool_loop import End, Ending, Progress, ToolLoop
 from turns.tools.registry import Invocation
 from work import transitions
 from work.dispatch import dispatch_job
@@ -31,7 +31,9 @@ from work.ledger import JobLedger, Standing, WindingUp, last_words
 from work.limits import JobLimits
 from work.models import WorkJob
 from work.requests import AskingFor
-from work.workspaces import JOB_TOOLS, OpenWorkspace, Workspace
+from work.tools import JOB_TOOL_NAMES
+from work.transitions.reports import bounded_report
+from work.workspaces import OpenWorkspace, Workspace
 
 log = structlog.get_logger()
 
@@ -117,20 +119,21 @@ class JobServer(RowServer[JobEnding]):
         assignment = await read(partial(Assignment.of, fence.pk))
         ending = await self._ending(fence, assignment)
         if ending is None:
+            # before another may claim the job, nothing of ours works there any more
+            await self._leave(ended=False)
             await give_back([fence])
             return fence
         await areach("job.finishing")
         await self._finish(fence, ending)
         return None
 
-    async def close(self, fence: Fence, *, ended: bool) -> None:  # noqa: ARG002 - the only one
-        """Let go of the job's workspace; an adopter goes on in that of a job not ended."""
-        if self._workspace is not None:
-            await self._workspace.close(ended=ended)
-
     async def finish_broken(self, fence: Fence) -> None:
         """End the job as failed, with an honest notice."""
         await self._finish(fence, _BROKEN)
+
+    async def close(self, fence: Fence, *, ended: bool) -> None:  # noqa: ARG002 - the only one
+        """Take down the workspace of a job that has ended; leave that of any other."""
+        await self._leave(ended=ended)
 
     async def _ending(self, fence: Fence, assignment: Assignment) -> JobEnding | None:
         """Have the job done; return how it is to end, None when it is to be given back."""
@@ -146,17 +149,32 @@ class JobServer(RowServer[JobEnding]):
         standing = await read(partial(Standing.of, fence, limits))
         if standing.is_reported:
             return _COMPLETED
-        if standing.has_answered:
-            return await _conclude(fence, standing.progress.limit)
         try:
-            self._workspace = await self._workspaces[job.kind](job, fence)
+            workspace = await self._workspaces[job.kind](job, fence)
         except Refused as refused:
             return JobEnding(WorkJob.State.FAILED, refused.code)
-        tools = self._workspace.registry().without(JOB_TOOLS, ErrorCode.WORK_RECURSION_REFUSED)
+        self._workspace = workspace
+        limit = standing.progress.limit
+        if not standing.has_answered:
+            ending = await self._asking_and_calling(fence, job, workspace, standing.progress)
+            if ending.end != End.COMPLETED and ending.error_code not in LIMITS:
+                return _as_said(ending)
+            limit = ending.limit or ending.error_code
+        if limit is not None:
+            # its notice tells the last words
+            return _USED_UP
+        await self._report(fence, workspace, limits.report_bytes)
+        return _COMPLETED
+
+    async def _asking_and_calling(
+        self, fence: Fence, job: WorkJob, workspace: Workspace, progress: Progress
+    ) -> Ending:
+        """Let the model work until it has answered or cannot go on; store its answer."""
+        tools = workspace.registry().without(JOB_TOOL_NAMES, ErrorCode.WORK_RECURSION_REFUSED)
         ledger = JobLedger(
             fence,
             job,
-            requests=self._asking(job.kind, tools.schemas()),
+            requests=self._asking(job.kind, tools.schemas(), workspace.briefing),
             is_winding_up=lambda: self._is_winding_up,
         )
         loop = ToolLoop(
@@ -166,21 +184,44 @@ class JobServer(RowServer[JobEnding]):
             invocation=partial(
                 Invocation, job.person_id, job.conversation_id, job.before_message_id
             ),
-            provider_steps_max=limits.provider_steps,
-            progress=standing.progress,
+            provider_steps_max=JobLimits.stored(job.budget).provider_steps,
+            progress=progress,
         )
         ending = await loop.run()
-        used_up = ending.error_code in LIMITS
-        if ending.response is not None and (ending.end == End.COMPLETED or used_up):
+        answer = ending.response
+        if answer is not None and (ending.end == End.COMPLETED or ending.error_code in LIMITS):
             assert ending.step_id is not None  # noqa: S101 - the step of this response
-            complete = partial(
-                ledger.complete_request, ending.step_id, replace(ending.response, calls=()), ()
+            await confirmed(
+                partial(ledger.complete_request, ending.step_id, answer, ()), lambda: None
             )
-            await confirmed(complete, lambda: None)
             await areach("job.answered")
-        if ending.end == End.COMPLETED or used_up:
-            return await _conclude(fence, ending.limit or ending.error_code)
-        return _as_said(ending)
+        return ending
+
+    async def _report(self, fence: Fence, workspace: Workspace, most_bytes: int) -> None:
+        """Append what the model said last, and what the work leaves behind, as the report."""
+        said = await read(partial(last_words, fence.pk))
+        left = await workspace.close()
+        self._workspace = None
+        await areach("job.workspace_closed")
+        # a long report is cut, what it leaves behind is not
+        kept = bounded_report(said, most_bytes - len(f"\n\n{left}".encode())).text
+        report = f"{kept}\n\n{left}".strip()
+        # the same report twice is one report
+        await confirmed(partial(transitions.append_report, fence, report), lambda: None)
+        await areach("job.report_appended")
+
+    async def _leave(self, *, ended: bool) -> None:
+        """Leave the workspace, once; a job that has ended leaves none."""
+        workspace, self._workspace = self._workspace, None
+        if workspace is None:
+            return
+        try:
+            await (workspace.close() if ended else workspace.release())
+        except StaleFence:
+            log.info("job.workspace_closed_before", job_id=self.pk)
+        except Exception as error:
+            # The rows say how the job stands; the next host to start clears up.
+            log.error("job.workspace_left", job_id=self.pk, exc_info=error)
 
     async def _finish(self, fence: Fence, ending: JobEnding) -> None:
         finish = partial(
@@ -202,20 +243,6 @@ async def give_back(fences: Sequence[Fence]) -> list[int]:
         log.info("job.given_back", job_id=pk)
         dispatch_job(pk)
     return released
-
-
-async def _conclude(fence: Fence, limit: ErrorCode | None) -> JobEnding:
-    """Make what the model said last the job's report; return how the job is to end.
-
-    A job that used up what it was allowed has no report: its notice tells the last words.
-    """
-    if limit is not None:
-        return _USED_UP
-    report = await read(partial(last_words, fence.pk))
-    # the same report twice is one report
-    await confirmed(partial(transitions.append_report, fence, report), lambda: None)
-    await areach("job.report_appended")
-    return _COMPLETED
 
 
 def _as_said(ending: Ending) -> JobEnding:

@@ -11,18 +11,26 @@ from turns import tools
 from turns.tools.registry import Registry
 from work.models import WorkJob
 
-# A job cannot start or steer jobs: it does not have these, and a call of one is refused.
-JOB_TOOLS: Final = ("start_job", "job_status", "list_jobs", "cancel_job")
-
 
 class Workspace(Protocol):
     """Where one job works, under one claim."""
 
+    @property
+    def briefing(self) -> str:
+        """What the model should know of it before its first call."""
+
     def registry(self) -> Registry:
         """Return the tools the job may use there."""
 
-    async def close(self, *, ended: bool) -> None:
-        """Let go of it; once the job has ended, leave nothing behind."""
+    async def close(self) -> str:
+        """Take it down, as the work is done; return in a sentence what it leaves behind.
+
+        Raises:
+            StaleFence: a newer generation works there. Nothing was touched.
+        """
+
+    async def release(self) -> None:
+        """Leave it as it is, for who claims the job next."""
 
 
 # Opens the workspace of a job under its claim. Raises Refused where there is none to be had;
@@ -32,16 +40,21 @@ OpenWorkspace = Callable[[WorkJob, Fence], Awaitable[Workspace]]
 
 @dataclass(frozen=True, slots=True)
 class ToolsAlone:
-    """A job that works with what a turn has, and leaves nothing on any machine."""
+    """For work with what a turn has, that leaves nothing on any machine."""
 
     tools: Registry
+    briefing: str = ""
 
     def registry(self) -> Registry:
         """Return the tools of turns."""
         return self.tools
 
-    async def close(self, *, ended: bool) -> None:
-        """There is nothing to let go of."""
+    async def close(self) -> str:
+        """There is nothing to take down."""
+        return ""
+
+    async def release(self) -> None:
+        """There is nothing to leave."""
 
 
 async def open_deep_work(_job: WorkJob, _fence: Fence) -> Workspace:
