@@ -24,7 +24,7 @@ from django.db.models.functions import Now
 from recovery import bounds
 from recovery.constraints import error_code_field, json_at_most
 from recovery.errors import ErrorCode
-from recovery.triggers import changed, refuse, refuse_update
+from recovery.triggers import refuse, refuse_change, refuse_update
 
 ROLE_MAX_CHARS: Final = 16
 KIND_MAX_CHARS: Final = 16
@@ -132,10 +132,10 @@ class Runtime(models.Model):
         ]
         triggers = [
             refuse_update("recovery_runtime", "end_is_final", "OLD.stopped_at IS NOT NULL"),
-            refuse_update(
+            refuse_change(
                 "recovery_runtime",
                 "identity_is_fixed",
-                changed(["id", "role", "host_id", "host", "pid", "boot_id", "started_at"]),
+                ["id", "role", "host_id", "host", "pid", "boot_id", "started_at"],
             ),
         ]
 

@@ -23,16 +23,45 @@ def refuse(constraint: str) -> str:
     )
 
 
-def refuse_update(table: str, rule: str, violation: str) -> pgtrigger.Trigger:
-    """Return the trigger `rule` that refuses an update for which the SQL `violation` is
-    true."""
+def refuse_update(
+    table: str, rule: str, violation: str, *, of: Iterable[str] = ()
+) -> pgtrigger.Trigger:
+    """Return the trigger `rule` that refuses an update for which the SQL `violation` is true.
+
+    A violation that needs one of the columns `of` to change is not looked for in a statement
+    that sets none of them: preparing the condition costs more than the update of a row.
+    """
+    columns = list(of)
+    operation = pgtrigger.Update
+    if columns:
+        operation = pgtrigger.UpdateOf(*columns)  # type: ignore[no-untyped-call]
     return pgtrigger.Trigger(
         name=rule,
         when=pgtrigger.After,
-        operation=pgtrigger.Update,
+        operation=operation,
         condition=pgtrigger.Condition(violation),
         func=refuse(f"{table}_{rule}"),
     )
+
+
+def refuse_insert(table: str, rule: str, violation: str) -> pgtrigger.Trigger:
+    """Return the trigger `rule` that refuses a new row for which the SQL `violation` is true.
+
+    It serves as a CHECK constraint of columns that never change, and costs no update anything.
+    """
+    return pgtrigger.Trigger(
+        name=rule,
+        when=pgtrigger.After,
+        operation=pgtrigger.Insert,
+        condition=pgtrigger.Condition(violation),
+        func=refuse(f"{table}_{rule}"),
+    )
+
+
+def refuse_change(table: str, rule: str, columns: Iterable[str]) -> pgtrigger.Trigger:
+    """Return the trigger `rule` that refuses an update which changes any of `columns`."""
+    columns = list(columns)
+    return refuse_update(table, rule, changed(columns), of=columns)
 
 
 def changed(columns: Iterable[str]) -> str:
@@ -62,10 +91,11 @@ def owned_row_triggers(
             "NEW.generation < OLD.generation OR NEW.generation > OLD.generation + 1 OR "
             "(NEW.owner IS DISTINCT FROM OLD.owner AND NEW.owner IS NOT NULL "
             "AND NEW.generation <> OLD.generation + 1)",
+            of=["generation", "owner"],
         ),
-        refuse_update(table, "moves", lifecycle.violation_sql()),
+        refuse_update(table, "moves", lifecycle.violation_sql(), of=["state"]),
         refuse_update(table, "end_is_final", in_states("OLD", lifecycle.terminal)),
-        refuse_update(table, "admission_is_immutable", changed(fixed)),
+        refuse_change(table, "admission_is_immutable", fixed),
     ]
     if adopted:
         released = f"NEW.owner IS NULL AND NOT {in_states('NEW', lifecycle.terminal)}"
@@ -75,6 +105,7 @@ def owned_row_triggers(
                 "release_is_fenced",
                 f"OLD.owner IS NOT NULL AND {released} "
                 "AND NEW.generation <> OLD.generation + 1",
+                of=["owner"],
             )
         )
     return rules
@@ -101,9 +132,9 @@ def child_row_triggers(
     brings a mark that fits.
     """
     return [
-        refuse_update(table, "moves", lifecycle.violation_sql()),
+        refuse_update(table, "moves", lifecycle.violation_sql(), of=["state"]),
         refuse_update(table, "end_is_final", in_states("OLD", lifecycle.terminal)),
-        refuse_update(table, "identity_is_fixed", changed(fixed)),
+        refuse_change(table, "identity_is_fixed", fixed),
         child_fence(table, parent=parent, parent_key=parent_key, parent_states=parent_states),
     ]
 

@@ -343,5 +343,7 @@ def test_every_rule_of_the_tables_is_broken_here() -> None:
             declared.add(f"{owner._meta.db_table}_{trigger.name}")
     broken = {f"turns_{table}_{rule}" for table, rule, _, _ in BREACHES}
     broken |= {f"turns_{child}_child_fence" for child in CHILDREN}
+    # for others to refer to; two rows that break it break the primary key
+    broken.add("turns_conversation_of_owner")
 
     assert declared - broken == set()

@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from recovery.constraints import at_most, lifecycle_constraints
-from recovery.triggers import changed, in_states, refuse_update
+from recovery.triggers import in_states, refuse_change, refuse_update
 from turns import bounds, lifecycles
 from turns.digests import DIGEST_CHARS
 
@@ -45,9 +45,12 @@ class Conversation(models.Model):
             ),
         ]
         triggers = [
-            refuse_update("turns_conversation", "identity_is_fixed", changed(["owner_id"])),
+            refuse_change("turns_conversation", "identity_is_fixed", ["owner_id"]),
             refuse_update(
-                "turns_conversation", "revision_never_falls", "NEW.revision < OLD.revision"
+                "turns_conversation",
+                "revision_never_falls",
+                "NEW.revision < OLD.revision",
+                of=["revision"],
             ),
         ]
 
@@ -103,11 +106,11 @@ class Message(models.Model):
             models.Index(fields=["conversation", "-id"], name="turns_message_in_order"),
         ]
         triggers = [
-            refuse_update("turns_message", "moves", lifecycles.MESSAGE.violation_sql()),
             refuse_update(
-                "turns_message",
-                "identity_is_fixed",
-                changed(["conversation_id", "role", "created_at"]),
+                "turns_message", "moves", lifecycles.MESSAGE.violation_sql(), of=["state"]
+            ),
+            refuse_change(
+                "turns_message", "identity_is_fixed", ["conversation_id", "role", "created_at"]
             ),
             # a person may correct their own words; what the assistant said stays as it was said
             refuse_update(

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from recovery.constraints import at_most
-from recovery.triggers import changed, refuse_update
+from recovery.triggers import refuse_change
 from turns import bounds
 
 
@@ -37,10 +37,8 @@ class Note(models.Model):
             models.Index(fields=["owner", "-id"], name="turns_note_of_owner"),
         ]
         triggers = [
-            refuse_update(
-                "turns_note",
-                "is_final",
-                changed(["owner_id", "text", "invocation_key", "created_at"]),
+            refuse_change(
+                "turns_note", "is_final", ["owner_id", "text", "invocation_key", "created_at"]
             ),
         ]
 

@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from recovery.constraints import json_at_most
-from recovery.triggers import changed, refuse_update
+from recovery.triggers import refuse_change
 from work import bounds
 
 ROOTS_MAX_BYTES: Final = bounds.ROOTS_PER_COMPUTER * (bounds.ROOT_MAX_BYTES + 8)
@@ -65,9 +65,7 @@ class Computer(models.Model):
             models.Index(fields=["person", "id"], name="work_computer_in_order"),
         ]
         triggers = [
-            refuse_update(
-                "work_computer", "identity_is_fixed", changed(["person_id", "host_id"])
-            ),
+            refuse_change("work_computer", "identity_is_fixed", ["person_id", "host_id"]),
         ]
 
     def __str__(self) -> str:

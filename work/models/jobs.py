@@ -9,18 +9,22 @@ import pgtrigger
 from django.conf import settings
 from django.db import models
 from django.db.models import Exists, F, OuterRef, Q
-from django.db.models.fields.json import KT
-from django.db.models.functions import Cast, Now
+from django.db.models.functions import Now
 
 from recovery.constraints import (
     at_most,
     error_code_field,
     fence_presented,
-    json_at_most,
     lifecycle_constraints,
 )
 from recovery.models import Runtime
-from recovery.triggers import changed, owned_row_triggers, refuse, refuse_update
+from recovery.triggers import (
+    changed,
+    owned_row_triggers,
+    refuse,
+    refuse_insert,
+    refuse_update,
+)
 from turns.bounds import CLIENT_KEY_MAX_CHARS, MODEL_NAME_MAX_CHARS
 from turns.digests import DIGEST_CHARS
 from turns.models import Conversation
@@ -50,6 +54,23 @@ REQUEST: Final = (
 )
 # What its worker writes as it goes: an external session, a worktree.
 CHECKPOINT: Final = ("acp_session_id", "acp_cursor", "base_commit", "branch")
+# What a request may not be.
+_WRONG: Final = {
+    "kind_has_its_place": """
+        NOT (NEW.kind = 'deep_work' AND NEW.host_id = '' AND NEW.computer_id IS NULL
+            OR NEW.kind IN ('coding', 'computer') AND NEW.host_id <> ''
+                AND NEW.computer_id IS NOT NULL AND NEW.cwd <> '')""",
+    "clock_is_the_budgets": """
+        NEW.wall_clock_seconds IS DISTINCT FROM (NEW.budget ->> 'wall_clock_seconds')::int""",
+    "texts_bounded": f"""
+        octet_length(NEW.goal) > {bounds.GOAL_MAX_BYTES}
+            OR octet_length(NEW.context) > {bounds.CONTEXT_MAX_BYTES}
+            OR octet_length(NEW.prompt) > {bounds.PROMPT_MAX_BYTES}
+            OR octet_length(NEW.cwd) > {bounds.PATH_MAX_BYTES}""",
+    "snapshots_bounded": f"""
+        octet_length(NEW.authority::text) > {bounds.AUTHORITY_MAX_BYTES}
+            OR octet_length(NEW.budget::text) > {bounds.BUDGET_MAX_BYTES}""",
+}
 # The authority of a job on a computer is what the computer's row said at admission.
 _AUTHORITY_IS_THE_COMPUTERS: Final = f"""
     IF NOT EXISTS (
@@ -207,32 +228,8 @@ class WorkJob(models.Model):
                 name="work_workjob_queued_is_free",
             ),
             models.CheckConstraint(
-                condition=Q(kind="deep_work", host_id="", computer__isnull=True)
-                | Q(kind__in=["coding", "computer"], computer__isnull=False)
-                & ~Q(host_id="")
-                & ~Q(cwd=""),
-                name="work_workjob_kind_has_its_place",
-            ),
-            models.CheckConstraint(
-                condition=Q(
-                    wall_clock_seconds=Cast(
-                        KT("budget__wall_clock_seconds"), models.IntegerField()
-                    )
-                ),
-                name="work_workjob_clock_is_the_budgets",
-            ),
-            models.CheckConstraint(
-                condition=at_most("goal", bounds.GOAL_MAX_BYTES)
-                & at_most("context", bounds.CONTEXT_MAX_BYTES)
-                & at_most("prompt", bounds.PROMPT_MAX_BYTES)
-                & at_most("cwd", bounds.PATH_MAX_BYTES)
-                & at_most("acp_session_id", bounds.ACP_SESSION_ID_MAX_BYTES),
-                name="work_workjob_texts_bounded",
-            ),
-            models.CheckConstraint(
-                condition=json_at_most("authority", bounds.AUTHORITY_MAX_BYTES)
-                & json_at_most("budget", bounds.BUDGET_MAX_BYTES),
-                name="work_workjob_snapshots_bounded",
+                condition=at_most("acp_session_id", bounds.ACP_SESSION_ID_MAX_BYTES),
+                name="work_workjob_session_bounded",
             ),
             models.CheckConstraint(
                 condition=Q(planned_releases__lte=F("attempts")),
@@ -262,17 +259,21 @@ class WorkJob(models.Model):
             models.Index(fields=["person", "-id"], name="work_workjob_of_person"),
         ]
         triggers = [
-            *owned_row_triggers("work_workjob", lifecycles.JOB, fixed=REQUEST),
+            *owned_row_triggers("work_workjob", lifecycles.JOB, fixed=REQUEST, adopted=True),
+            # a request never changes, so it is judged once, when the job is inserted
+            *(refuse_insert("work_workjob", rule, wrong) for rule, wrong in _WRONG.items()),
             refuse_update(
                 "work_workjob",
                 "deadline_is_fixed",
                 "OLD.deadline_at IS NOT NULL AND "
                 "OLD.deadline_at IS DISTINCT FROM NEW.deadline_at",
+                of=["deadline_at"],
             ),
             refuse_update(
                 "work_workjob",
                 "counts_never_fall",
                 "NEW.attempts < OLD.attempts OR NEW.planned_releases < OLD.planned_releases",
+                of=["attempts", "planned_releases"],
             ),
             # the one part of a job that a worker writes as it goes, and only while it runs it
             refuse_update(
@@ -281,12 +282,14 @@ class WorkJob(models.Model):
                 "NOT (OLD.state = 'running' AND NEW.state = 'running' "
                 "AND NEW.owner = OLD.owner AND NEW.generation = OLD.generation) "
                 f"AND ({changed(CHECKPOINT)})",
+                of=CHECKPOINT,
             ),
             refuse_update(
                 "work_workjob",
                 "cancel_is_final",
                 "OLD.cancel_requested_at IS NOT NULL AND "
                 "OLD.cancel_requested_at IS DISTINCT FROM NEW.cancel_requested_at",
+                of=["cancel_requested_at"],
             ),
             pgtrigger.Trigger(
                 name="authority_is_the_computers",
@@ -298,7 +301,7 @@ class WorkJob(models.Model):
             pgtrigger.Trigger(
                 name="claimed_on_its_host",
                 when=pgtrigger.After,
-                operation=pgtrigger.Update,
+                operation=pgtrigger.UpdateOf("owner"),  # type: ignore[no-untyped-call]
                 condition=pgtrigger.Condition(
                     "NEW.host_id <> '' AND NEW.owner IS NOT NULL "
                     "AND OLD.owner IS DISTINCT FROM NEW.owner"

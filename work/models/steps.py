@@ -6,7 +6,13 @@ from django.db import models
 from django.db.models import Q
 
 from recovery.constraints import at_most, fence_presented
-from recovery.triggers import changed, child_fence, child_row_triggers, in_states, refuse_update
+from recovery.triggers import (
+    child_fence,
+    child_row_triggers,
+    in_states,
+    refuse_change,
+    refuse_update,
+)
 from turns import lifecycles
 from turns.models.steps import (
     PROVIDER_STEP_IDENTITY,
@@ -104,13 +110,16 @@ class WorkStep(ToolStepFields):
                 "generation",
                 "NEW.generation < OLD.generation OR (NEW.generation > OLD.generation "
                 "AND NOT (OLD.state = 'requested' AND NEW.state = 'requested'))",
+                of=["generation"],
             ),
-            refuse_update("work_workstep", "moves", lifecycles.TOOL_STEP.violation_sql()),
+            refuse_update(
+                "work_workstep", "moves", lifecycles.TOOL_STEP.violation_sql(), of=["state"]
+            ),
             refuse_update(
                 "work_workstep", "end_is_final", in_states("OLD", lifecycles.TOOL_STEP.terminal)
             ),
-            refuse_update(
-                "work_workstep", "identity_is_fixed", changed(["job_id", *TOOL_STEP_IDENTITY])
+            refuse_change(
+                "work_workstep", "identity_is_fixed", ["job_id", *TOOL_STEP_IDENTITY]
             ),
             child_fence(
                 "work_workstep",
