@@ -17,15 +17,18 @@ from recovery.fences import Fence
 from recovery.serving import Desk, ServingLoop
 from recovery.switches import MAY_CLAIM_SQL
 from turns.providers.types import TextProvider
+from turns.tools.runner import in_own_thread
 from work import bounds, requests
 from work.lifecycles import KIND
 from work.models import WorkJob
 from work.requests import AskingFor
 from work.server import JobServer, give_back
-from work.workspaces import OPENERS, OpenWorkspace
+from work.workspaces import OPENERS, OpenWorkspace, clear_up
 
 log = structlog.get_logger()
 
+# How often the machine is cleared of what ended jobs have left on it.
+CLEAR_UP_SECONDS: Final = 600.0
 # A hint reaches any worker; a job that is bound to a machine is found by that machine's own.
 LOOK_SECONDS: Final = 1.0
 _CLAIMABLE: Final = f"""
@@ -52,6 +55,7 @@ class JobHost(ServingLoop[JobServer]):
         provider: Callable[[], TextProvider],
         workspaces: Mapping[str, OpenWorkspace] = OPENERS,
         asking: AskingFor = requests.from_settings,
+        clear_up: Callable[[], None] = clear_up,
         capacity: int = bounds.JOBS_PER_PROCESS,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
@@ -59,6 +63,7 @@ class JobHost(ServingLoop[JobServer]):
         self._make_provider = provider
         self._workspaces = workspaces
         self._asking = asking
+        self._clear_up = clear_up
 
     async def open(self) -> None:
         """Open the way to the provider."""
@@ -79,8 +84,8 @@ class JobHost(ServingLoop[JobServer]):
         )
 
     def helpers(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """Look for jobs too."""
-        return *super().helpers(), self._look()
+        """Look for jobs too, and clear up after those that ended badly."""
+        return *super().helpers(), self._look(), self._keep_clear()
 
     def wind_up(self, servers: Sequence[JobServer]) -> None:
         """Let each job come to its next checkpoint and be given back there."""
@@ -108,6 +113,14 @@ class JobHost(ServingLoop[JobServer]):
             for pk in found:
                 if pk not in self.known():
                     self.hinted(pk)
+
+    async def _keep_clear(self) -> None:
+        while True:
+            try:
+                await in_own_thread(self._clear_up)
+            except Exception as error:
+                log.warning("host.clear_up_failed", kind=self.word, exc_info=error)
+            await asyncio.sleep(CLEAR_UP_SECONDS)
 
 
 def _claimable(owner: UUID, room: int, known: Iterable[int]) -> list[int]:

@@ -9,6 +9,8 @@ from typing import Final, Protocol
 from recovery.fences import Fence
 from turns import tools
 from turns.tools.registry import Registry
+from work.coding.opening import open_coding
+from work.coding.reaping import reap_worktrees
 from work.models import WorkJob
 
 
@@ -62,4 +64,12 @@ async def open_deep_work(_job: WorkJob, _fence: Fence) -> Workspace:
     return ToolsAlone(tools.registry)
 
 
-OPENERS: Final[Mapping[str, OpenWorkspace]] = {WorkJob.Kind.DEEP_WORK: open_deep_work}
+OPENERS: Final[Mapping[str, OpenWorkspace]] = {
+    WorkJob.Kind.DEEP_WORK: open_deep_work,
+    WorkJob.Kind.CODING: open_coding,
+}
+
+
+def clear_up() -> None:
+    """Remove what ended jobs have left on this machine, whose workers could not."""
+    reap_worktrees()

@@ -86,6 +86,7 @@ def start_host(
             "provider": lambda: ResponsesProvider(base_url=model.base_url),
             "workspaces": with_tools(Registry([Counter().tool])),
             "asking": asking,
+            "clear_up": lambda: None,
         }
         host = JobHost(**(parts | options))
         host.start()
@@ -302,6 +303,21 @@ def test_a_fenced_runtime_lets_go_of_everything_and_writes_nothing(
 def test_the_loop_says_that_it_turns(start_host: StartHost, owner: Owner) -> None:
     start_host()
     wait_until(lambda: owner.beats >= 2, "two beats", seconds=5)
+
+
+def test_the_machine_is_cleared_when_the_host_starts_and_now_and_then(
+    start_host: StartHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_host, "CLEAR_UP_SECONDS", 0.05)
+    times: list[None] = []
+
+    def clear_up() -> None:
+        times.append(None)
+        if len(times) == 1:
+            raise OSError("the disk is away")
+
+    start_host(clear_up=clear_up)
+    wait_until(lambda: len(times) >= 3, "it was cleared three times")
 
 
 def test_looking_reads_no_ended_job(start_host: StartHost, owner: Owner) -> None:
