@@ -96,6 +96,7 @@ def test_every_tool_is_offered_to_turns_and_kept_from_jobs() -> None:
         "job_status": Effect.READ,
         "cancel_job": Effect.REVERSIBLE,
     }
+    assert effects.keys() == JOB_TOOL_NAMES
 
 
 # --- start_job ---
