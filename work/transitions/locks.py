@@ -1,17 +1,88 @@
-"""The first lines of every transition: raise the revision, lock the job, check the fence."""
+"""The first lines of every transition: lock the conversation, lock the job, check the fence.
+
+A transition that is one statement begins with `OWNED` or `STARTING`. One of several statements
+begins with `lock_owned`.
+"""
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from django.db.models import F
 
-from recovery.errors import StaleFence
-from recovery.fences import Fence
+from recovery.errors import IllegalTransition, StaleFence
+from recovery.fences import GENERATION_SHIFT_BITS, WRITE_COUNT_MASK, Fence
 from turns import events
 from turns.models import Conversation
 from turns.transitions.locks import CancelRequested
 from work.models import WorkJob
 
-__all__ = ["CancelRequested", "lock_job", "lock_owned", "raise_revision_of"]
+__all__ = [
+    "OWNED",
+    "RAISED",
+    "STARTING",
+    "CancelRequested",
+    "lock_job",
+    "lock_owned",
+    "next_mark_sql",
+    "presented",
+    "raise_revision_of",
+    "refusal",
+]
+
+# The job is read again under the lock of its conversation: `mine` is as it is then. What else
+# the statement reads is as it was when it began, and nobody's but this owner's to change.
+_OWNED: Final = """
+    held AS MATERIALIZED (
+        SELECT c.id FROM turns_conversation c
+        WHERE c.id = (SELECT conversation_id FROM work_workjob WHERE id = %(job)s)
+        FOR NO KEY UPDATE
+    ), mine AS MATERIALIZED (
+        SELECT j.id, j.conversation_id, j.budget
+        FROM work_workjob j JOIN held ON held.id = j.conversation_id
+        WHERE j.id = %(job)s AND j.state = 'running' AND {more}
+            AND j.generation = %(generation)s AND j.claim_token = %(token)s
+        FOR NO KEY UPDATE OF j
+    )
+"""
+OWNED: Final = _OWNED.format(more="true")
+# for what would begin something new: a cancel forbids that
+STARTING: Final = _OWNED.format(more="j.cancel_requested_at IS NULL")
+# The revision moves when something was written, which `{written}` has a row of.
+RAISED: Final = """
+    raised AS (
+        UPDATE turns_conversation c SET revision = c.revision + 1
+        FROM mine WHERE c.id = mine.conversation_id AND EXISTS (SELECT FROM {written})
+    )
+"""
+
+
+def next_mark_sql(row: str) -> str:
+    """Return the next mark of `row` under the generation that is presented."""
+    return (
+        f"(%(generation)s::bigint << {GENERATION_SHIFT_BITS}) "
+        f"| (({row}.write_mark + 1) & {WRITE_COUNT_MASK})"
+    )
+
+
+def presented(fence: Fence, **more: Any) -> dict[str, Any]:
+    """Return the parameters of a statement that begins with `OWNED` or `STARTING`."""
+    return {"job": fence.pk, "generation": fence.generation, "token": fence.token, **more}
+
+
+def refusal(fence: Fence, why: str, *, starting: bool = False) -> Exception:
+    """Return why a statement under `fence` wrote nothing: `why`, if the fence still holds."""
+    job = WorkJob.objects.filter(
+        pk=fence.pk,
+        generation=fence.generation,
+        claim_token=fence.token,
+        state=WorkJob.State.RUNNING,
+    ).first()
+    if job is None:
+        return StaleFence()
+    if starting and job.cancel_requested_at is not None:
+        return CancelRequested()
+    return IllegalTransition(why)
 
 
 def raise_revision_of(job_id: int, *, person_id: int | None = None) -> bool:
@@ -33,20 +104,15 @@ def lock_job(job_id: int) -> WorkJob | None:
     return WorkJob.objects.select_for_update(no_key=True).filter(pk=job_id).first()
 
 
-def lock_owned(fence: Fence, *, starting: bool = False) -> WorkJob:
+def lock_owned(fence: Fence) -> WorkJob:
     """Return the running job of this claim, its conversation and itself locked.
-
-    `starting` is true for what would begin something new: a cancel forbids that.
 
     Raises:
         StaleFence: the job has ended, is gone, was released or claimed by another.
-        CancelRequested: the job is to stop, and this would start something.
     """
     job = lock_job(fence.pk) if raise_revision_of(fence.pk) else None
     if job is None or job.state != WorkJob.State.RUNNING:
         raise StaleFence
     fence.require(job.generation, job.claim_token)
-    if starting and job.cancel_requested_at is not None:
-        raise CancelRequested
     events.announce_on_commit(job.conversation_id)
     return job

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from django.db import transaction
-from django.db.models import Max
+from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from recovery.bounds import storable
 from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition
 from recovery.fences import Fence, claimed_mark
+from recovery.statements import run
+from turns import events
 from turns.transitions import RequestedCall, RequestFacts
 from turns.transitions.calls import steps_called, store_calls
 from work.limits import JobLimits
-from work.models import WorkProviderStep, WorkStep
-from work.transitions.locks import lock_owned
+from work.models import WorkJob, WorkProviderStep, WorkStep
+from work.transitions.locks import RAISED, STARTING, lock_owned, presented, refusal
+
+_FIELDS: Final = [field.attname for field in WorkProviderStep._meta.concrete_fields]
+_START: Final = f"""
+    WITH {STARTING}, born AS (
+        INSERT INTO work_workproviderstep (job_id, generation, sequence, state, error_code,
+            model, request_digest, request_bytes, offers_tools, anomaly_count, text)
+        SELECT mine.id, %(generation)s, earlier.count + 1, 'started', '', %(model)s,
+            %(request_digest)s, %(request_bytes)s, %(offers_tools)s, 0, ''
+        FROM mine CROSS JOIN (
+            SELECT count(*) AS count, count(*) FILTER (WHERE state = 'started') AS open
+            FROM work_workproviderstep WHERE job_id = %(job)s
+        ) AS earlier
+        WHERE earlier.open = 0 AND earlier.count < (mine.budget ->> 'provider_steps')::int
+            AND NOT EXISTS (SELECT FROM work_workstep s
+                WHERE s.job_id = %(job)s AND s.state IN ('requested', 'running'))
+        RETURNING {", ".join(_FIELDS)}
+    ), {RAISED.format(written="born")}
+    SELECT mine.conversation_id, born.* FROM mine, born
+"""  # noqa: S608  constants
 
 
-@transaction.atomic(durable=True)
 def start_provider_step(fence: Fence, request: RequestFacts) -> WorkProviderStep:
     """Store the job's next provider step as started. Then the request may be sent.
 
@@ -30,18 +50,26 @@ def start_provider_step(fence: Fence, request: RequestFacts) -> WorkProviderStep
         IllegalTransition: the step before, or a call, has not ended. Nothing was written.
         BoundExceeded: `provider_step_limit_reached`. Nothing was written.
     """
-    job = lock_owned(fence, starting=True)
-    steps = WorkProviderStep.objects.filter(job_id=job.pk)
-    if steps.filter(state=WorkProviderStep.State.STARTED).exists():
-        raise IllegalTransition("the provider step before has not ended")
-    calls = WorkStep.objects.filter(job_id=job.pk)
-    if calls.filter(state__in=sorted(WorkStep.LIFECYCLE.open)).exists():
-        raise IllegalTransition("a call has not ended")
-    last = steps.aggregate(last=Max("sequence"))["last"] or 0
-    if last >= JobLimits.stored(job.budget).provider_steps:
-        raise BoundExceeded(ErrorCode.PROVIDER_STEP_LIMIT_REACHED)
-    return WorkProviderStep.objects.create(
-        job_id=job.pk, generation=fence.generation, sequence=last + 1, **request.of_step()
+    started = run(_START, presented(fence, **request.of_step()))
+    if not started:
+        refused = refusal(fence, "a step has not ended", starting=True)
+        if type(refused) is IllegalTransition and _used_up(fence.pk):
+            refused = BoundExceeded(ErrorCode.PROVIDER_STEP_LIMIT_REACHED)
+        raise refused
+    [(conversation_id, *values)] = started
+    events.announce_on_commit(conversation_id)
+    return WorkProviderStep.from_db(connection.alias, _FIELDS, values)
+
+
+def _used_up(job_id: int) -> bool:
+    """True when nothing is open and no more requests are allowed."""
+    steps = WorkProviderStep.objects.filter(job_id=job_id)
+    calls = WorkStep.objects.filter(job_id=job_id, state__in=sorted(WorkStep.LIFECYCLE.open))
+    budget = WorkJob.objects.values_list("budget", flat=True).get(pk=job_id)
+    return (
+        not calls.exists()
+        and not steps.filter(state=WorkProviderStep.State.STARTED).exists()
+        and steps.count() >= JobLimits.stored(budget).provider_steps
     )
 
 

@@ -5,17 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from django.db import transaction
+from django.db import connection
 
 from recovery.bounds import cut_utf8, storable
-from recovery.errors import ErrorCode, IllegalTransition, Refused
+from recovery.errors import ErrorCode, IllegalTransition, Refused, StaleFence
 from recovery.fences import Fence
+from recovery.statements import run
+from turns import events
 from turns.digests import digest
 from work.limits import JobLimits
-from work.models import JobReport
-from work.transitions.locks import lock_owned
+from work.models import JobReport, WorkJob
+from work.transitions.locks import OWNED, RAISED, presented, refusal
 
 CUT_MARK: Final = "\n[cut: the report was {bytes} bytes]"
+
+_FIELDS: Final = [field.attname for field in JobReport._meta.concrete_fields]
+_APPEND: Final = f"""
+    WITH {OWNED}, written AS (
+        INSERT INTO work_jobreport (job_id, generation, kind, text, byte_count, digest)
+        SELECT mine.id, %(generation)s, 'result', %(text)s, %(bytes)s, %(digest)s FROM mine
+        ON CONFLICT (job_id, kind) DO NOTHING
+        RETURNING {", ".join(_FIELDS)}
+    ), {RAISED.format(written="written")}
+    SELECT mine.conversation_id, written.* FROM mine, written
+"""  # noqa: S608  constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +50,6 @@ def bounded_report(text: str, limit_bytes: int) -> BoundedReport:
     return BoundedReport(text, digest(text), size)
 
 
-@transaction.atomic(durable=True)
 def append_report(fence: Fence, text: str) -> JobReport:
     """Store the worker's own report. Then the job may complete.
 
@@ -48,21 +60,21 @@ def append_report(fence: Fence, text: str) -> JobReport:
         Refused: `empty_output`, there is nothing in it. Nothing was written.
         IllegalTransition: another report is written. Nothing was written.
     """
-    job = lock_owned(fence)
-    kept = bounded_report(text, JobLimits.stored(job.budget).report_bytes)
+    # the budget never changes, so it is read without a lock
+    budget = WorkJob.objects.filter(pk=fence.pk).values_list("budget", flat=True).first()
+    if budget is None:
+        raise StaleFence
+    kept = bounded_report(text, JobLimits.stored(budget).report_bytes)
     if not kept.text:
         raise Refused(ErrorCode.EMPTY_OUTPUT)
-    known = JobReport.objects.filter(job_id=job.pk, kind=JobReport.Kind.RESULT).first()
-    if known is not None:
-        if known.digest != kept.digest:
-            raise IllegalTransition("the report is written")
-        transaction.set_rollback(True)
+    report = {"text": kept.text, "digest": kept.digest, "bytes": kept.bytes}
+    written = run(_APPEND, presented(fence, **report))
+    if written:
+        [(conversation_id, *values)] = written
+        events.announce_on_commit(conversation_id)
+        return JobReport.from_db(connection.alias, _FIELDS, values)
+    refused = refusal(fence, "another report is written")
+    known = JobReport.objects.filter(job_id=fence.pk, kind=JobReport.Kind.RESULT).first()
+    if isinstance(refused, IllegalTransition) and known and known.digest == kept.digest:
         return known
-    return JobReport.objects.create(
-        job_id=job.pk,
-        generation=fence.generation,
-        kind=JobReport.Kind.RESULT,
-        text=kept.text,
-        byte_count=kept.bytes,
-        digest=kept.digest,
-    )
+    raise refused

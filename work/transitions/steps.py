@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from django.db import transaction
-from django.db.models.functions import Now
+from typing import Any, Final
+
+from django.db import connection
 
 from recovery.errors import ErrorCode, IllegalTransition, Refused
 from recovery.fences import Fence
+from recovery.statements import run
+from turns import events
 from turns.transitions.calls import bounded_result
 from work.models import WorkStep
-from work.transitions.locks import lock_owned
+from work.transitions.locks import OWNED, RAISED, STARTING, next_mark_sql, presented, refusal
+
+_FIELDS: Final = [field.attname for field in WorkStep._meta.concrete_fields]
+_COLUMNS: Final = ", ".join(f"s.{name}" for name in _FIELDS)
+_START: Final = f"""
+    WITH {STARTING}, started AS (
+        UPDATE work_workstep s SET state = 'running', started_at = statement_timestamp(),
+            write_mark = {next_mark_sql("s")}
+        FROM mine WHERE s.id = %(step)s AND s.job_id = mine.id AND s.state = 'requested'
+        RETURNING mine.conversation_id, {_COLUMNS}
+    ), {RAISED.format(written="started")}
+    SELECT * FROM started
+"""  # noqa: S608  constants
+_FINISH: Final = f"""
+    WITH {OWNED}, finished AS (
+        UPDATE work_workstep s SET state = %(state)s, error_code = %(code)s,
+            result = %(result)s, result_digest = %(digest)s, result_bytes = %(bytes)s,
+            finished_at = statement_timestamp(), write_mark = {next_mark_sql("s")}
+        FROM mine WHERE s.id = %(step)s AND s.job_id = mine.id
+            AND (s.state = 'running' OR s.state = 'requested' AND %(state)s <> 'succeeded')
+        RETURNING mine.conversation_id, {_COLUMNS}
+    ), {RAISED.format(written="finished")}
+    SELECT * FROM finished
+"""  # noqa: S608  constants
 
 
-@transaction.atomic(durable=True)
 def start_step(fence: Fence, step_id: int) -> WorkStep:
     """Mark the call as running. Only who gets the step back may run the tool, and once.
 
@@ -21,17 +46,12 @@ def start_step(fence: Fence, step_id: int) -> WorkStep:
         CancelRequested: the job is to stop. Nothing was written.
         IllegalTransition: it was started before, or has ended. Nothing was written.
     """
-    lock_owned(fence, starting=True)
-    mine = WorkStep.objects.filter(pk=step_id, job_id=fence.pk)
-    started = mine.filter(state=WorkStep.State.REQUESTED).update(
-        state=WorkStep.State.RUNNING, started_at=Now(), write_mark=fence.next_mark()
-    )
+    started = run(_START, presented(fence, step=step_id))
     if not started:
-        raise IllegalTransition("the call does not wait to be started")
-    return mine.get()
+        raise refusal(fence, "the call does not wait to be started", starting=True)
+    return _written(started)
 
 
-@transaction.atomic(durable=True)
 def finish_step(
     fence: Fence,
     step_id: int,
@@ -49,26 +69,31 @@ def finish_step(
         IllegalTransition: the call has not been started. Nothing was written.
         Refused: `tool_outcome_conflict`, it has another outcome already. Nothing was written.
     """
-    lock_owned(fence)
-    mine = WorkStep.objects.filter(pk=step_id, job_id=fence.pk)
-    step = mine.get()
     kept = bounded_result(result)
     code = (
         "" if state == WorkStep.State.SUCCEEDED else (error_code or ErrorCode.TOOL_FAILED).value
     )
-    if step.state in WorkStep.LIFECYCLE.terminal:
-        if (step.state, step.error_code, step.result_digest) != (state, code, kept.digest):
-            raise Refused(ErrorCode.TOOL_OUTCOME_CONFLICT)
-        transaction.set_rollback(True)
-        return step
-    WorkStep.LIFECYCLE.require(step.state, state)
-    mine.update(
-        state=state,
-        error_code=code,
-        result=kept.text,
-        result_digest=kept.digest,
-        result_bytes=kept.bytes,
-        finished_at=Now(),
-        write_mark=fence.next_mark(),
-    )
-    return mine.get()
+    outcome = {
+        "state": state.value,
+        "code": code,
+        "result": kept.text,
+        "digest": kept.digest,
+        "bytes": kept.bytes,
+    }
+    finished = run(_FINISH, presented(fence, step=step_id, **outcome))
+    if finished:
+        return _written(finished)
+    refused = refusal(fence, "the call has not been started")
+    step = WorkStep.objects.filter(pk=step_id, job_id=fence.pk).first()
+    if isinstance(refused, IllegalTransition) and step and step.finished_at is not None:
+        if (step.state, step.error_code, step.result_digest) == (state, code, kept.digest):
+            return step
+        refused = Refused(ErrorCode.TOOL_OUTCOME_CONFLICT)
+    raise refused
+
+
+def _written(rows: list[tuple[Any, ...]]) -> WorkStep:
+    """Return the step that a statement wrote; its conversation is told once that commits."""
+    [(conversation_id, *values)] = rows
+    events.announce_on_commit(conversation_id)
+    return WorkStep.from_db(connection.alias, _FIELDS, values)
