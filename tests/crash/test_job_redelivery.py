@@ -93,7 +93,7 @@ def test_a_killed_workers_job_is_completed_with_the_broker_purged(
 def test_the_death_of_one_worker_is_seen_and_repaired_by_another(
     start_worker: WorkerStarter, model: Simulator, sink: Simulator
 ) -> None:
-    """failure H06: within one recovery interval, and nobody runs a command"""
+    """failure H06, behaviour O14: within one recovery interval, and nobody runs a command"""
     model.script(posting(sink, 1), answer("Posted.", response_id="resp_2"))
     dying = start_worker(stop_at=["job.outcome_committed"])
     job = delegate(place_for(sink))
