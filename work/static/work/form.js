@@ -163,12 +163,13 @@ export class Form {
       this.goal.focus();
       return;
     }
-    const over = this.tooLong();
-    if (over) {
-      this.refuse(over);
+    const { ask } = this;
+    const isNowhere = ask.kind === "coding" && !ask.computer_id;
+    const problem = isNowhere ? "Choose a computer first." : this.tooLong();
+    if (problem) {
+      this.refuse(problem);
       return;
     }
-    const { ask } = this;
     // the same words after a lost answer are the same request
     const isRepeat = this.tried && JSON.stringify(this.tried.ask) === JSON.stringify(ask);
     this.tried = isRepeat ? this.tried : { ask, key: newKey(), room: newKey() };

@@ -77,8 +77,9 @@ export class Notices {
         if (this.isElsewhere(job) && !now.has(job.id)) await this.settle(job.id);
       }
       this.draw();
-    } catch {
-      // asked again soon
+    } catch (error) {
+      if (error.status === 401) return;
+      // otherwise asked again soon
     }
     this.soon();
   }
@@ -96,6 +97,7 @@ export class Notices {
   soon() {
     clearTimeout(this.timer);
     const isBusy = [...this.open.values()].some((job) => this.isElsewhere(job));
+    if (document.hidden && !isBusy) return; // until it is looked at again
     this.timer = setTimeout(() => this.look(), (isBusy ? BUSY_SECONDS : IDLE_SECONDS) * 1000);
   }
 

@@ -110,7 +110,7 @@ export class Rail {
   count() {
     const open = [...this.jobs.values()].filter(isOpen).length;
     document.getElementById("jobs-open").textContent = open || "";
-    document.getElementById("jobs-open-words").textContent = open ? `, ${open} at work` : "";
+    this.opener.setAttribute("aria-label", open ? `Jobs, ${open} at work` : "Jobs");
     document.getElementById("no-jobs").hidden = this.jobs.size > 0;
     const isQuiet = document.getElementById("thread").children.length === 0;
     document.getElementById("jobs-quiet").hidden = !(open && isQuiet);
@@ -181,8 +181,8 @@ export class Rail {
     const words = "What it has done stays done. A report says how far it came.";
     const cancel = async () => {
       await this.acts.cancel(job);
-      // the button that had the focus may be gone with the job's end
-      setTimeout(() => document.activeElement === document.body && this.find(job.id)?.focus());
+      // once the question is closed: the button that had the focus goes with the job's end
+      setTimeout(() => this.find(job.id)?.focus());
     };
     const says = { go: "Cancel the job", keep: "Let it go on" };
     confirmed("Cancel this job?", job.goal, words, cancel, says);
