@@ -27,9 +27,9 @@ _COMMON: Final = (
 INSTRUCTIONS: Final[Mapping[str, str]] = {
     WorkJob.Kind.DEEP_WORK: _COMMON,
     WorkJob.Kind.CODING: (
-        f"{_COMMON} You work in a Git worktree of your own, on a branch of your own. Read "
-        "before you change anything, keep to the style you find, run the checks there are, and "
-        "commit what you did with a message that says why."
+        f"{_COMMON} Read before you change anything, keep to the style you find, run the "
+        "checks there are, and commit what you did with a message that says why. Where the "
+        "outcome of a change is unknown, look before you go on."
     ),
 }
 

@@ -1,0 +1,166 @@
+"""A coding job's worker is killed: on the same machine another goes on in the same worktree.
+
+Where its machine does not come back in time the job ends with an honest report.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pytest_django.fixtures import Settings
+
+from recovery.hosts import host_id
+from tests.factories import ComputerFactory, ConversationFactory
+from tests.simulators.client import Simulator
+from tests.simulators.responses_wire import answer, tool_calls
+from tests.support.jobs import (
+    calls_of,
+    delegate,
+    every_job_row,
+    pass_queue_deadline,
+    report_text,
+    requests_of,
+    require_job_terminal,
+    wait_until_job,
+)
+from tests.support.waiting import wait_until
+from tests.support.worker import WorkerStarter
+from tests.work.coding.repositories import PersonsRepository
+from work.models import Computer, WorkJob
+from work.recovery import WorkRecovery
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DONE = ("succeeded", "")
+UNKNOWN = ("interrupted", "outcome_unknown")
+WRITE = ("call_1", "write_file", json.dumps({"path": "b.txt", "text": "two\n"}))
+COMMIT = ("call_2", "commit", json.dumps({"message": "Add b"}))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> PersonsRepository:
+    """A person's repository with one commit."""
+    made = PersonsRepository(tmp_path / "repository")
+    made.commit({"a.txt": "one\n"}, "First")
+    return made
+
+
+@pytest.fixture
+def computer(
+    repository: PersonsRepository,
+    process_environment: dict[str, str],
+    settings: Settings,
+) -> Computer:
+    """The machine of the workers that this test starts."""
+    settings.HOLDFAST_HOME = process_environment["HOLDFAST_HOME"]
+    return ComputerFactory.create(roots=[str(repository.top)], host_id=host_id())
+
+
+def coding_job(computer: Computer) -> WorkJob:
+    """Return a coding job on the computer."""
+    conversation = ConversationFactory.create(owner=computer.person)
+    return delegate(conversation, "Add b.", kind="coding", computer_id=computer.pk)
+
+
+@dataclass(frozen=True)
+class Death:
+    """Where the worker dies, and how the write it may have made is known in the end."""
+
+    probe: str
+    write: tuple[str, str] = DONE
+
+
+DEATHS = [
+    Death("job.claimed"),
+    Death("job.step_requested"),
+    Death("job.step_running", write=UNKNOWN),
+    Death("job.outcome_committed"),
+    Death("job.between_steps"),
+    Death("job.answered"),
+    Death("job.workspace_closed"),
+    Death("job.report_appended"),
+]
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=lambda death: death.probe)
+def test_a_coding_job_goes_on_in_its_worktree(
+    death: Death,
+    computer: Computer,
+    repository: PersonsRepository,
+    start_worker: WorkerStarter,
+    model: Simulator,
+) -> None:
+    main = repository.git("rev-parse", "main")
+    model.script(
+        tool_calls(WRITE, response_id="resp_1"),
+        tool_calls(COMMIT, response_id="resp_2"),
+        answer("I added b.", response_id="resp_3"),
+    )
+    worker = start_worker(stop_at=[death.probe])
+    job = coding_job(computer)
+    worker.hint_job(job.pk)
+    worker.wait_until_reached(death.probe)
+    worker.kill()
+    assert WorkRecovery().run().adopted == 1
+    before = every_job_row()
+    assert WorkRecovery().run().changed_count == 0
+    assert every_job_row() == before
+
+    start_worker()
+    wait_until_job(job)
+    require_job_terminal(job)
+    assert (job.state, job.attempts, job.generation) == ("completed", 2, 3)
+    assert calls_of(job) == [death.write, DONE]
+    assert requests_of(job) == ["completed"] * 3
+    assert model.posts == 3
+    if death.write == DONE:
+        tip = repository.git("rev-parse", job.branch)
+        assert repository.git("log", "--format=%s", f"main..{job.branch}") == "Add b"
+        assert repository.git("show", f"{tip}:b.txt") == "two"
+        assert report_text(job).startswith("I added b.\n\n")
+        assert job.branch in report_text(job)
+        assert tip in report_text(job)
+    # the person's own work is as it was, and nothing of the job's is left beside it
+    assert repository.git("rev-parse", "main") == main
+    assert repository.git("status", "--short") == ""
+    assert len(repository.git("worktree", "list").splitlines()) == 1
+
+
+def test_a_job_whose_machine_does_not_come_back_ends_with_an_honest_report(
+    computer: Computer,
+    start_worker: WorkerStarter,
+    model: Simulator,
+    tmp_path: Path,
+) -> None:
+    model.script(tool_calls(WRITE, response_id="resp_1"))
+    worker = start_worker(stop_at=["job.outcome_committed"])
+    job = coding_job(computer)
+    worker.hint_job(job.pk)
+    worker.wait_until_reached("job.outcome_committed")
+    worker.kill()
+    assert WorkRecovery().run().adopted == 1
+
+    # another home is another machine: its worker is hinted at the job and may not have it
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    other = start_worker(HOLDFAST_HOME=str(elsewhere))
+    other.hint_job(job.pk, times=3)
+    wait_until(lambda: "job.not_claimed" in other.said(), "it was refused")
+    job.refresh_from_db()
+    assert (job.state, job.attempts) == ("queued", 1)
+
+    pass_queue_deadline(job)
+    wait_until_job(job)
+    require_job_terminal(job)
+    assert (job.state, job.error_code) == ("interrupted", "host_unavailable")
+    said = report_text(job)
+    assert computer.name in said
+    assert job.branch in said
+    assert "1 succeeded" in said
+    assert model.posts == 1
+    before = every_job_row()
+    assert WorkRecovery().run().changed_count == 0
+    assert every_job_row() == before
