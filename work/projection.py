@@ -35,6 +35,12 @@ STEPS: Final[LiteralString] = """
     FROM work_workstep q JOIN work_workproviderstep p ON p.id = q.provider_step_id
     WHERE q.job_id = j.id
 """
+# What `commit` told the model, in `work/coding/tools/branch.py`.
+COMMIT: Final[LiteralString] = """
+    SELECT substring(q.result FROM '^Committed ([0-9a-f]{40,64}) ') FROM work_workstep q
+    WHERE q.job_id = j.id AND q.name = 'commit' AND q.state = 'succeeded'
+        AND q.result LIKE 'Committed %%' ORDER BY q.sequence DESC LIMIT 1
+"""
 CORE: Final[LiteralString] = f"""
     'id', j.id::text, 'conversation_id', j.conversation_id::text, 'kind', j.kind,
     'goal', j.goal, 'state', j.state, 'error_code', nullif(j.error_code, ''),
@@ -43,7 +49,8 @@ CORE: Final[LiteralString] = f"""
     'report', (SELECT r.text FROM {REPORT}),
     'message_id', (SELECT w.message_id::text FROM work_jobreportmessage w
                    WHERE w.report_id = (SELECT r.id FROM {REPORT})),
-    'branch', nullif(j.branch, ''), 'commit', NULL,
+    'branch', nullif(j.branch, ''),
+    'commit', CASE j.kind WHEN 'coding' THEN ({COMMIT}) END,
     'usage', (SELECT json_object_agg(u.key, u.total) FROM (
         SELECT e.key, sum(e.value::bigint) AS total
         FROM work_workproviderstep p CROSS JOIN jsonb_each_text(p.usage) e

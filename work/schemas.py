@@ -31,7 +31,10 @@ class JobCore(Shape):
     )
     message_id: str | None = Field(description="The message that shows the report.")
     branch: str | None = Field(description="The branch a coding job works on.")
-    commit: str | None = Field(description="The newest commit a coding job made.")
+    commit: str | None = Field(
+        description="The newest commit a coding job has made itself. What is left over at its "
+        "end is committed after it; the report says so."
+    )
     steps: tuple[Step, ...]
     usage: dict[str, int] | None
     created_at: Moment

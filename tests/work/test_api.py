@@ -26,8 +26,10 @@ from tests.factories import (
 from turns.models import Conversation, Message
 from turns.tokens import create_token
 from work import bounds, projection
+from work.coding.changes import Commit
+from work.coding.tools import branch
 from work.models import WorkJob
-from work.transitions import append_report, finish_job
+from work.transitions import append_report, checkpoint_workspace, finish_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -191,6 +193,29 @@ def test_a_job_shows_its_steps_in_order_and_its_usage_over_all_generations(
         "error_code": "path_refused",
     }  # fmt: skip
     assert shown["usage"] == {"input_tokens": 7, "output_tokens": 2}
+
+
+def test_a_coding_job_shows_its_branch_and_the_newest_commit_it_made(
+    api: Api, conversation: Conversation
+) -> None:
+    job = a_job(conversation, running=True, coding=True)
+    asking = WorkProviderStepFactory(job=job, completed=True)
+    told = [
+        branch._told(Commit(digit * 40, files), "holdfast/job")
+        for digit, files in (("a", ("x.py",)), ("b", ("y.py", "z.py")), ("b", ()))
+    ]
+    _, shown = api("GET", f"/jobs/{job.pk}")
+    assert (shown["branch"], shown["commit"]) == (None, None)
+    checkpoint_workspace(fence_of(job), "0" * 40, "holdfast/job")
+    for result in told:
+        WorkStepFactory(
+            job=job, provider_step=asking, succeeded=True, name="commit", result=result
+        )
+    WorkStepFactory(
+        job=job, provider_step=asking, succeeded=True, result="Committed " + "c" * 40
+    )
+    _, shown = api("GET", f"/jobs/{job.pk}")
+    assert (shown["branch"], shown["commit"]) == ("holdfast/job", "b" * 40)
 
 
 def test_a_completed_job_shows_its_result_and_the_message_that_shows_it(

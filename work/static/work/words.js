@@ -24,14 +24,20 @@ const ENDS = {
 const CALLS = {
   search_history: "Searching the conversation",
   read_message: "Reading a message",
+  note_save: "Keeping a note",
+  note_list: "Reading its notes",
+  note_remove: "Forgetting a note",
+  webhook_post: "Sending a message to an address of yours",
   recall: "Looking through what was said before",
   list_files: "Looking at the files",
   read_file: "Reading a file",
   search_files: "Searching the files",
   write_file: "Writing a file",
   edit_file: "Editing a file",
-  run_check: "Running a check",
+  delete_file: "Deleting a file",
+  run_checks: "Running the checks",
   run_command: "Running a command",
+  show_changes: "Looking at its changes",
   commit: "Committing",
 };
 
