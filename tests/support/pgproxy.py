@@ -1,14 +1,15 @@
-"""A TCP proxy before PostgreSQL that loses connections around a COMMIT.
+"""A TCP proxy before PostgreSQL that loses connections around a COMMIT, or another statement.
 
 A commit lost `late` reaches the server only after `let_arrive`: the client has long given it up
-and asks again meanwhile, as when a commit waits for a standby.
+and asks again meanwhile, as when a commit waits for a standby. A statement lost `late` that is
+a transaction of its own is under way at the server meanwhile: what it needs is held until then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
@@ -28,10 +29,23 @@ class Proxy:
         self._upstream = host, port
         self._countdown = 0
         self._when: When = "after"
+        self._statement = COMMIT
+        self._hold: Callable[[], None] | None = None
 
-    def arm(self, nth: int, when: When) -> None:
-        """Lose the connection of the `nth` COMMIT from now, before or after it has run."""
-        self._when = when
+    def arm(
+        self,
+        nth: int,
+        when: When,
+        *,
+        statement: bytes = COMMIT,
+        hold: Callable[[], None] | None = None,
+    ) -> None:
+        """Lose the connection of the `nth` COMMIT from now, before or after it has run.
+
+        Or that of another `statement`, known by its text. Before one is lost late, `hold` makes
+        it wait at the server.
+        """
+        self._when, self._statement, self._hold = when, statement, hold
         self._countdown = nth
 
     def let_arrive(self) -> None:
@@ -44,7 +58,7 @@ class Proxy:
         answering = asyncio.ensure_future(_pass_on(up_reader, writer, mute))
         try:
             while data := await reader.read(65_536):
-                if COMMIT in data and self._is_the_one():
+                if self._statement in data and self._is_the_one():
                     if self._when == "after":
                         mute.set()
                         up_writer.write(data)
@@ -52,9 +66,13 @@ class Proxy:
                     self.lost.set()
                     if self._when == "late":
                         mute.set()
+                        if self._hold is not None:
+                            await asyncio.to_thread(self._hold)
+                            up_writer.write(data)
                         writer.transport.abort()
                         await asyncio.to_thread(self._arrive.wait, LATE_SECONDS)
-                        up_writer.write(data)
+                        if self._hold is None:
+                            up_writer.write(data)
                         await answering
                     break
                 up_writer.write(data)

@@ -1,0 +1,132 @@
+"""A connection lost while a job's transition commits: read back, and nothing happens twice.
+
+Most of these transitions are one statement each, and so their own transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from django.db import connection
+from pytest_django.fixtures import Settings
+
+from recovery.executor import in_thread
+from tests.contract.test_unknown_commits import lossy, reopen_connections
+from tests.simulators.client import Simulator
+from tests.simulators.responses_wire import answer
+from tests.support.job_serving import provider_steps_of, serving_jobs, steps_of, told
+from tests.support.jobs import place_for, posting, require_job_terminal
+from tests.support.pgproxy import COMMIT, Proxy, When
+from tests.support.rivals import Gate, gate
+from tests.support.waiting import wait_until
+
+__all__ = ["lossy"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One transition of a job with one call: its statement, and which of those it is."""
+
+    name: str
+    statement: bytes
+    nth: int = 1
+
+    @property
+    def is_one_statement(self) -> bool:
+        return self.statement != COMMIT
+
+
+# in the order in which the job commits them
+TRANSITIONS = [
+    Transition("claim", b"claim_token = held.token"),
+    Transition("first provider step", b"INSERT INTO work_workproviderstep"),
+    Transition("provider step completed, call requested", COMMIT),
+    Transition("call started", b"SET state = 'running', started_at"),
+    Transition("call's outcome", b"result_digest = "),
+    Transition("second provider step", b"INSERT INTO work_workproviderstep", 2),
+    Transition("answer", COMMIT, 2),
+    Transition("report", b"INSERT INTO work_jobreport ("),
+    Transition("end", b"SET state = 'completed'"),
+]
+
+
+@pytest.fixture
+def _told_by_text(settings: Settings) -> None:
+    """Have each statement sent with its text: prepared ones are known by a number."""
+    settings.DATABASE_POOLED = True
+
+
+def waiting_for_locks() -> int:
+    """Return how many sessions PostgreSQL holds up behind others."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return int(cursor.fetchone()[0])
+
+
+@pytest.mark.usefixtures("_told_by_text")
+@pytest.mark.parametrize("when", ["before", "after", "late"])
+@pytest.mark.parametrize("transition", TRANSITIONS, ids=lambda transition: transition.name)
+async def test_a_transition_of_unknown_outcome_is_settled_and_no_effect_is_repeated(
+    *,
+    lossy: Proxy,
+    database_url: str,
+    model: Simulator,
+    sink: Simulator,
+    transition: Transition,
+    when: When,
+) -> None:
+    await reopen_connections()
+    conversation = await in_thread(place_for, sink)
+    model.script(posting(sink, 1), answer("Posted.", response_id="resp_2"))
+    gates: list[Gate] = []
+
+    def let_arrive_once_asked_again() -> None:
+        """Pass the late one on when the second attempt waits for the locks of the first."""
+        try:
+            assert lossy.lost.wait(10)
+            waiters = 1 + transition.is_one_statement
+            wait_until(lambda: waiting_for_locks() >= waiters, "both wait", seconds=10)
+        finally:
+            for each in gates:
+                each.open()
+            lossy.let_arrive()
+            connection.close()
+
+    with ExitStack() as stack:
+
+        def hold() -> None:
+            row = "SELECT FROM turns_conversation WHERE id = %s FOR NO KEY UPDATE"
+            gates.append(stack.enter_context(gate(database_url, row, conversation.pk)))
+
+        try:
+            async with serving_jobs(model.base_url) as runtime:
+                job = await runtime.ask("Post it.", conversation)
+                lossy.arm(
+                    transition.nth,
+                    when,
+                    statement=transition.statement,
+                    hold=hold if transition.is_one_statement else None,
+                )
+                if when == "late":
+                    arrival = asyncio.to_thread(let_arrive_once_asked_again)
+                    job, _ = await asyncio.gather(runtime.serve(job), arrival)
+                else:
+                    job = await runtime.serve(job)
+            assert lossy.lost.is_set()
+            assert (job.state, job.generation, job.attempts) == ("completed", 1, 1)
+            await in_thread(require_job_terminal, job)
+            assert await told(job) == "Posted."
+            assert [step.state for step in await steps_of(job)] == ["succeeded"]
+            assert [step.state for step in await provider_steps_of(job)] == ["completed"] * 2
+            assert model.posts == 2
+            assert list(sink.posts_per_key().values()) == [1]
+        finally:
+            await reopen_connections()
