@@ -1,0 +1,408 @@
+"""Each rule of the jobs' tables, broken by raw SQL: the database itself refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pgtrigger
+import pytest
+from django.apps import apps
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Model
+
+from recovery.constraints import violated_constraint
+from recovery.fences import claimed_mark
+from tests import factories as make
+from work.models import JobReport, WorkJob, WorkProviderStep
+
+pytestmark = pytest.mark.django_db
+
+
+def queued() -> WorkJob:
+    return make.WorkJobFactory.create()
+
+
+def running() -> WorkJob:
+    return make.WorkJobFactory.create(running=True)
+
+
+def released() -> WorkJob:
+    return make.WorkJobFactory.create(released=True)
+
+
+def completed() -> WorkJob:
+    return make.WorkJobFactory.create(completed=True)
+
+
+def cancelling() -> WorkJob:
+    return make.WorkJobFactory.create(cancel_requested=True)
+
+
+def coding() -> WorkJob:
+    return make.WorkJobFactory.create(coding=True)
+
+
+def claimed_twice() -> WorkJob:
+    return make.WorkJobFactory.create(running=True, generation=2)
+
+
+def second_of_two_jobs() -> WorkJob:
+    first = make.WorkJobFactory.create(client_key="same")
+    return make.WorkJobFactory.create(conversation=first.conversation, person=first.person)
+
+
+def step() -> Model:
+    return make.WorkProviderStepFactory.create()
+
+
+def ended_step() -> Model:
+    return make.WorkProviderStepFactory.create(completed=True)
+
+
+def second_of_two_steps() -> Model:
+    first = make.WorkProviderStepFactory.create(completed=True)
+    return make.WorkProviderStepFactory.create(job=first.job)
+
+
+def tool() -> Model:
+    return make.WorkStepFactory.create()
+
+
+def running_tool() -> Model:
+    return make.WorkStepFactory.create(running=True)
+
+
+def adopted_tool() -> Model:
+    return make.WorkStepFactory.create(job=claimed_twice())
+
+
+def ended_tool() -> Model:
+    return make.WorkStepFactory.create(succeeded=True)
+
+
+def second_of_two_tools() -> Model:
+    first = make.WorkStepFactory.create(call_id="same", invocation_key=KEY)
+    return make.WorkStepFactory.create(job=first.job, provider_step=first.provider_step)
+
+
+def report() -> Model:
+    return make.JobReportFactory.create()
+
+
+def notice_beside_a_result() -> Model:
+    first = make.JobReportFactory.create()
+    return make.JobReportFactory.create(job=first.job, notice=True)
+
+
+def link() -> Model:
+    return make.JobReportMessageFactory.create()
+
+
+def second_of_two_links() -> Model:
+    make.JobReportMessageFactory.create()
+    return make.JobReportMessageFactory.create()
+
+
+def computer() -> Model:
+    return make.ComputerFactory.create()
+
+
+def second_of_two_computers() -> Model:
+    first = make.ComputerFactory.create(name="same")
+    return make.ComputerFactory.create(person=first.person)
+
+
+def another(model: type[Model], **changes: str) -> str:
+    """Return the statement that inserts a second row like {pk}, with these columns changed."""
+    table = model._meta.db_table
+    pairs = "".join(f", '{name}', {value}" for name, value in changes.items())
+    return (
+        f"INSERT INTO {table} SELECT (jsonb_populate_record(t, jsonb_build_object("
+        f"'id', 999999{pairs}))).* FROM {table} t WHERE id = {{pk}}"
+    )
+
+
+KEY: Final = "00000000-0000-4000-8000-000000000000"
+END: Final = "finished_at = now()"
+CODED: Final = f"{END}, error_code = 'runtime_lost'"
+MARK_2: Final = "write_mark = 2::bigint << 32"
+
+# table, rule, a row, and what breaks the rule: assignments, or a whole statement
+BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
+    ("workjob", "state_known", running, "state = 'odd'"),
+    ("workjob", "ended_with_its_time", running, "state = 'completed'"),
+    ("workjob", "ended_with_its_time", running, END),
+    ("workjob", "error_code_is_honest", running, f"state = 'completed', {CODED}"),
+    ("workjob", "error_code_is_honest", running, f"state = 'interrupted', {END}"),
+    ("workjob", "error_code_is_honest", running, f"state = 'failed', {END}"),
+    ("workjob", "error_code_is_honest", running, f"state = 'budget_exhausted', {END}"),
+    ("workjob", "fence_presented", running, "write_mark = 1"),
+    ("workjob", "running_is_owned", queued, "state = 'running'"),
+    ("workjob", "running_is_owned", running, "deadline_at = NULL"),
+    ("workjob", "queued_is_free", running, "state = 'queued'"),
+    ("workjob", "session_bounded", running, "acp_session_id = repeat('x', 513)"),
+    ("workjob", "releases_are_of_attempts", running, "planned_releases = 2"),
+    ("workjob", "one_per_client_key", second_of_two_jobs, another(
+        WorkJob, client_key="'same'")),
+    ("workjob", "kind_has_its_place", queued, another(WorkJob, host_id="'a-host'")),
+    ("workjob", "kind_has_its_place", queued, another(WorkJob, kind="'coding'")),
+    ("workjob", "kind_has_its_place", coding, another(WorkJob, host_id="''")),
+    ("workjob", "kind_has_its_place", coding, another(WorkJob, cwd="''")),
+    ("workjob", "clock_is_the_budgets", queued, another(WorkJob, wall_clock_seconds="601")),
+    ("workjob", "clock_is_the_budgets", queued, another(WorkJob, budget="jsonb '{{}}'")),
+    ("workjob", "texts_bounded", queued, another(WorkJob, goal="repeat('x', 2001)")),
+    ("workjob", "texts_bounded", queued, another(WorkJob, context="repeat('x', 2001)")),
+    ("workjob", "texts_bounded", queued, another(WorkJob, prompt="repeat('x', 8001)")),
+    ("workjob", "texts_bounded", coding, another(WorkJob, cwd="repeat('x', 513)")),
+    ("workjob", "snapshots_bounded", queued, another(
+        WorkJob, authority="repeat('x', 33000)")),
+    ("workjob", "snapshots_bounded", queued, another(WorkJob, budget="jsonb_build_object("
+        "'wall_clock_seconds', 600, 'x', repeat('x', 5000))")),
+    ("workjob", "authority_is_the_computers", coding, another(
+        WorkJob, authority="jsonb_set(t.authority, '{{roots}}', '[\"/\"]')")),
+    ("workjob", "authority_is_the_computers", coding, another(
+        WorkJob, authority="jsonb_set(t.authority, '{{tier}}', '\"shell\"')")),
+    ("workjob", "authority_is_the_computers", coding, another(
+        WorkJob, authority="jsonb_set(t.authority, '{{cwd}}', '\"/\"')")),
+    ("workjob", "authority_is_the_computers", coding, another(WorkJob, host_id="'another'")),
+    ("workjob", "fence", running, "acp_cursor = 1, write_mark = write_mark"),
+    ("workjob", "generation", claimed_twice, "generation = 1, write_mark = 1::bigint << 32"),
+    ("workjob", "generation", running, "generation = 3, write_mark = 3::bigint << 32"),
+    ("workjob", "generation", running, "owner = gen_random_uuid()"),
+    ("workjob", "release_is_fenced", running,
+        "state = 'queued', owner = NULL, claim_token = NULL"),
+    ("workjob", "moves", queued, f"state = 'completed', {END}"),
+    ("workjob", "moves", completed, f"state = 'interrupted', {CODED}"),
+    ("workjob", "end_is_final", completed, "dispatch_count = 1"),
+    ("workjob", "admission_is_immutable", running, "prompt = 'another'"),
+    ("workjob", "deadline_is_fixed", running, "deadline_at = deadline_at + interval '1 s'"),
+    ("workjob", "counts_never_fall", running, "attempts = 0"),
+    ("workjob", "counts_never_fall", lambda: make.WorkJobFactory.create(
+        running=True, planned_releases=1), "planned_releases = 0"),
+    ("workjob", "checkpoint_is_the_owners", queued, "acp_session_id = 'session'"),
+    ("workjob", "checkpoint_is_the_owners", released, "branch = 'another'"),
+    ("workjob", "checkpoint_is_the_owners", completed, "base_commit = 'another'"),
+    ("workjob", "checkpoint_is_the_owners", running,
+        f"acp_cursor = 1, generation = 2, {MARK_2}"),
+    ("workjob", "cancel_is_final", cancelling, "cancel_requested_at = NULL"),
+    ("workjob", "claimed_on_its_host", coding, "state = 'running', generation = 1, "
+        "write_mark = 1::bigint << 32, owner = gen_random_uuid(), attempts = 1, "
+        "claim_token = gen_random_uuid(), claimed_at = now(), deadline_at = now()"),
+    ("workproviderstep", "state_known", step, "state = 'odd'"),
+    ("workproviderstep", "ended_with_its_time", step, "state = 'completed'"),
+    ("workproviderstep", "error_code_is_honest", step, f"state = 'failed', {END}"),
+    ("workproviderstep", "response_id_bounded", step, "response_id = repeat('x', 513)"),
+    ("workproviderstep", "usage_bounded", step, "usage = to_jsonb(repeat('x', 17000))"),
+    ("workproviderstep", "text_bounded", step, "text = repeat('x', 65537)"),
+    ("workproviderstep", "count_bounded", step, "sequence = 33"),
+    ("workproviderstep", "one_per_sequence", second_of_two_steps, "sequence = 1"),
+    ("workproviderstep", "one_open_per_job", step, another(
+        WorkProviderStep, sequence="2")),
+    ("workproviderstep", "moves", ended_step, f"state = 'interrupted', {CODED}"),
+    ("workproviderstep", "end_is_final", ended_step, "text = 'late'"),
+    ("workproviderstep", "identity_is_fixed", step, "generation = 2"),
+    ("workstep", "state_known", tool, "state = 'odd'"),
+    ("workstep", "ended_with_its_time", tool, "state = 'cancelled'"),
+    ("workstep", "error_code_is_honest", tool, f"state = 'unavailable', {END}"),
+    ("workstep", "running_was_started", tool, "state = 'running'"),
+    ("workstep", "arguments_bounded", tool, "arguments = repeat('x', 65537)"),
+    ("workstep", "result_bounded", tool, "result = repeat('x', 65537)"),
+    ("workstep", "ids_bounded", tool, "name = repeat('x', 129)"),
+    ("workstep", "ids_bounded", tool, "call_id = repeat('x', 513)"),
+    ("workstep", "fence_presented", tool, "write_mark = 1"),
+    ("workstep", "count_bounded", tool, "sequence = 129"),
+    ("workstep", "one_per_call_id", second_of_two_tools, "call_id = 'same'"),
+    ("workstep", "one_per_sequence", second_of_two_tools, "sequence = 1"),
+    ("workstep", "invocation_key", second_of_two_tools, f"invocation_key = '{KEY}'"),
+    ("workstep", "fence", tool, "result = 'x', write_mark = write_mark"),
+    ("workstep", "generation", adopted_tool, "generation = 1, write_mark = 1::bigint << 32"),
+    ("workstep", "generation", running_tool, f"generation = 2, {MARK_2}"),
+    ("workstep", "moves", tool, f"state = 'succeeded', started_at = now(), {END}"),
+    ("workstep", "end_is_final", ended_tool, "result = 'another outcome'"),
+    ("workstep", "identity_is_fixed", tool, "arguments = '{{}}'"),
+    ("jobreport", "kind_known", report, another(JobReport, kind="'odd'")),
+    ("jobreport", "text_bounded", report, another(
+        JobReport, kind="'notice'", text="repeat('x', 8001)")),
+    ("jobreport", "text_bounded", report, another(
+        JobReport, kind="'notice'", text="''")),
+    ("jobreport", "one_per_kind", notice_beside_a_result, another(JobReport)),
+    ("jobreport", "is_final", report, "text = 'Something else.'"),
+    ("jobreportmessage", "report_id", second_of_two_links,
+        "report_id = (SELECT min(report_id) FROM work_jobreportmessage)"),
+    ("jobreportmessage", "message_id", second_of_two_links,
+        "message_id = (SELECT min(message_id) FROM work_jobreportmessage)"),
+    ("computer", "tier_known", computer, "tier = 'root'"),
+    ("computer", "lists_bounded", computer, "roots = to_jsonb(repeat('x', 9000))"),
+    ("computer", "lists_bounded", computer, "checks = to_jsonb(repeat('x', 5000))"),
+    ("computer", "one_per_name", second_of_two_computers, "name = 'same'"),
+    ("computer", "identity_is_fixed", computer, "host_id = 'another'"),
+]  # fmt: skip
+CHILDREN: Final[dict[str, Any]] = {
+    "workproviderstep": make.WorkProviderStepFactory,
+    "workstep": make.WorkStepFactory,
+    "jobreport": make.JobReportFactory,
+}
+ENDS: Final = ("completed", "failed", "cancelled", "interrupted", "budget_exhausted")
+
+
+@pytest.mark.parametrize(
+    ("table", "rule", "row", "breach"),
+    BREACHES,
+    ids=[f"{n}_{b[0]}_{b[1]}" for n, b in enumerate(BREACHES)],
+)
+def test_the_database_refuses(
+    table: str, rule: str, row: Callable[[], Model], breach: str
+) -> None:
+    """behaviour O7, behaviour O11: a report is final, a queued job cannot complete, a prompt
+    cannot be edited, time and roots are the budget's and the computer's"""
+    pk = row().pk
+    if breach.startswith("INSERT"):
+        sql = breach.format(pk=pk)
+    else:
+        moved = table in {"workjob", "workstep"} and "write_mark" not in breach
+        mark = "write_mark = write_mark + 1, " if moved else ""
+        sql = f"UPDATE work_{table} SET {mark}{breach.format()} WHERE id = {pk}"
+    _silence_other_triggers(f"work_{table}", rule)
+
+    with pytest.raises(IntegrityError) as refused, transaction.atomic():
+        connection.cursor().execute(sql)
+
+    # a unique column's index is named by Django, after its column
+    assert violated_constraint(refused.value).startswith(f"work_{table}_{rule}")
+
+
+def _silence_other_triggers(table: str, rule: str) -> None:
+    """Let the rule speak alone: where two forbid the same, each does without the other."""
+    connection.check_constraints()  # pending foreign keys would hold up the ALTER
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT tgname FROM pg_trigger WHERE tgrelid = %s::regclass "
+            "AND tgname LIKE 'pgtrigger\\_%%' AND tgname NOT LIKE %s",
+            [table, f"pgtrigger\\_{rule}\\_%"],
+        )
+        for (name,) in cursor.fetchall():
+            cursor.execute(f'ALTER TABLE {table} DISABLE TRIGGER "{name}"')
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+@pytest.mark.parametrize("parent", ["queued", "released", *ENDS])
+def test_a_child_cannot_be_born_under_a_job_that_does_not_run(child: str, parent: str) -> None:
+    job = make.WorkJobFactory.create(**({} if parent == "queued" else {parent: True}))
+    extra: dict[str, Any] = {}
+    if child == "workstep":
+        extra = {"provider_step": ended_step(), "sequence": 1}
+    if child == "jobreport" and parent in {"queued", "released"}:
+        # the notice of a job that nobody took up is written before it ends
+        make.JobReportFactory.create(job=job, notice=True)
+        return
+
+    with pytest.raises(IntegrityError) as refused, transaction.atomic():
+        CHILDREN[child].create(job=job, **extra)
+
+    assert violated_constraint(refused.value) == f"work_{child}_child_fence"
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+@pytest.mark.parametrize("generation", [1, 3])
+def test_a_child_carries_the_generation_of_its_job(child: str, generation: int) -> None:
+    job = claimed_twice()
+    extra: dict[str, Any] = {}
+    if child == "workstep":
+        step = make.WorkProviderStepFactory.create(job=job, completed=True)
+        extra = {"provider_step": step}
+
+    with pytest.raises(IntegrityError) as refused, transaction.atomic():
+        CHILDREN[child].create(job=job, generation=generation, **extra)
+
+    assert violated_constraint(refused.value) == f"work_{child}_child_fence"
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Judge foreign keys in the block, not at the commit that a test does not reach."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        yield
+        cursor.execute("SET CONSTRAINTS ALL DEFERRED")
+
+
+def test_a_job_is_of_the_owner_of_its_conversation() -> None:
+    """Composite ownership: neither by ORM nor behind its back."""
+    elsewhere = make.ConversationFactory.create()
+
+    with pytest.raises(IntegrityError) as refused, transaction.atomic(), at_once():
+        make.WorkJobFactory.create(conversation=elsewhere)
+
+    assert violated_constraint(refused.value) == "work_workjob_conversation_of_person"
+
+
+def test_a_job_on_another_persons_computer_cannot_be_inserted() -> None:
+    """behaviour O13"""
+    theirs = make.ComputerFactory.create()
+
+    with pytest.raises(IntegrityError) as refused, transaction.atomic(), at_once():
+        make.WorkJobFactory.create(coding=True, computer=theirs)
+
+    assert violated_constraint(refused.value) == "work_workjob_computer_of_person"
+
+
+def test_a_job_on_a_revoked_computer_cannot_be_inserted() -> None:
+    person = make.UserFactory.create()
+    revoked = make.ComputerFactory.create(person=person, revoked=True)
+
+    with pytest.raises(IntegrityError) as refused, transaction.atomic():
+        make.WorkJobFactory.create(coding=True, person=person, computer=revoked)
+
+    assert violated_constraint(refused.value) == "work_workjob_authority_is_the_computers"
+
+
+def test_a_job_keeps_its_owner_when_its_conversation_or_computer_would_change_hands() -> None:
+    job = coding()
+    other = make.UserFactory.create()
+    for table, column in (("turns_conversation", "owner_id"), ("work_computer", "person_id")):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            connection.cursor().execute(f"UPDATE {table} SET {column} = %s", [other.pk])
+    job.refresh_from_db()
+    assert job.conversation.owner_id == job.person_id
+
+
+def test_removing_the_message_removes_what_the_report_said() -> None:
+    shown = make.JobReportMessageFactory.create()
+
+    shown.message.delete()
+
+    assert not JobReport.objects.exists()
+
+
+def test_a_stale_save_of_a_whole_row_is_refused() -> None:
+    """A save without `update_fields` brings a mark that fits its own, old generation."""
+    stale = make.WorkJobFactory.create(released=True)
+    WorkJob.objects.filter(pk=stale.pk).update(
+        state="running", generation=3, write_mark=claimed_mark(3), attempts=2,
+        owner=make.RuntimeFactory.create().pk, claim_token=KEY,
+    )  # fmt: skip
+
+    with pytest.raises(IntegrityError) as refused, transaction.atomic():
+        stale.save()
+
+    assert violated_constraint(refused.value) in {
+        "work_workjob_generation", "work_workjob_moves", "work_workjob_counts_never_fall",
+        "work_workjob_release_is_fenced",
+    }  # fmt: skip
+
+
+def test_every_rule_of_the_tables_is_broken_here() -> None:
+    declared: set[str] = set()
+    for model in apps.get_app_config("work").get_models():
+        declared |= {constraint.name for constraint in model._meta.constraints}
+    for owner, trigger in pgtrigger.registered():
+        if owner._meta.app_label == "work":
+            declared.add(f"{owner._meta.db_table}_{trigger.name}")
+    broken = {f"work_{table}_{rule}" for table, rule, _, _ in BREACHES}
+    broken |= {f"work_{child}_child_fence" for child in CHILDREN}
+    # for others to refer to, where two rows that break it break the primary key; and no rule
+    broken |= {"work_computer_of_person", "work_jobreportmessage_takes_its_report_along"}
+
+    assert declared - broken == set()
