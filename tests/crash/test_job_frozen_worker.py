@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,8 @@ from recovery.models import Runtime
 from tests.factories import ConversationFactory
 from tests.simulators.client import Simulator
 from tests.simulators.replies import hold, send
-from tests.simulators.responses_wire import Stream, answer, frames_reply
+from tests.simulators.responses_wire import Stream, answer, frames_reply, tool_calls
+from tests.support.blocking_tools import RELEASE
 from tests.support.jobs import (
     calls_of,
     delegate,
@@ -23,6 +25,7 @@ from tests.support.jobs import (
     require_job_terminal,
     wait_until_job,
 )
+from tests.support.turns import ask, wait_until_ended
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker, WorkerStarter
 from work.models import WorkJob, WorkStep
@@ -131,3 +134,39 @@ def test_a_worker_frozen_while_the_model_answers_cannot_store_the_answer(
     assert report_text(job) == "Fresh words."
     assert requests_of(job) == ["interrupted", "completed"]
     assert model.posts == 2
+
+
+def test_a_worker_whose_loop_of_jobs_hangs_is_dead_though_its_turns_go_on(
+    start_worker: WorkerStarter, model: Simulator, tmp_path: Path
+) -> None:
+    release = tmp_path / "release"
+    model.script(
+        tool_calls(("call_1", "block_loop", "{}"), match="Hang."),
+        answer("It hung.", response_id="resp_2", match="Hang."),
+        answer("Hello."),
+    )
+    worker = start_worker(
+        DJANGO_SETTINGS_MODULE="tests.support.worker_settings",
+        **{RELEASE: str(release)},
+        HOLDFAST_LEASE_SECONDS=LEASE_SECONDS,
+        # its own sweep shall not be what releases its job
+        HOLDFAST_SWEEP_SECONDS="3600",
+    )
+    runtime = worker.runtime
+    job = delegate(ConversationFactory.create(), "Hang.")
+    worker.hint_job(job.pk)
+    wait_until(lambda: calls_of(job) == [("running", "")], "it hangs")
+    turn = ask(ConversationFactory.create())
+    worker.hint(turn.pk)
+    assert wait_until_ended(turn).state == "completed"
+
+    wait_until(lambda: WorkRecovery().run().adopted == 1, "the orphan is released")
+    runtime.refresh_from_db()
+    assert runtime.stop_reason == "lease_expired"
+    assert calls_of(job) == [("interrupted", "outcome_unknown")]
+    release.touch()
+    wait_until(lambda: worker.runtime.pk != runtime.pk, "it registers anew")
+    wait_until_job(job)
+    assert (job.state, job.owner, job.attempts) == ("completed", worker.runtime.pk, 2)
+    assert calls_of(job) == [("interrupted", "outcome_unknown")]
+    assert report_text(job) == "It hung."

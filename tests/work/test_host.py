@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 
 from recovery.errors import StaleFence
 from recovery.models import Runtime
+from recovery.runner import registered
 from recovery.switches import State, set_release
 from tests.factories import ConversationFactory, RuntimeFactory, WorkJobFactory
 from tests.simulators.client import Simulator
@@ -29,6 +30,7 @@ from tests.support.jobs import (
 )
 from tests.support.scripted import *  # noqa: F403
 from tests.support.waiting import wait_until
+from turns.host import TurnHost
 from turns.providers.responses import ResponsesProvider
 from turns.tools.registry import Registry
 from work import host as job_host
@@ -318,6 +320,14 @@ def test_the_machine_is_cleared_when_the_host_starts_and_now_and_then(
 
     start_host(clear_up=clear_up)
     wait_until(lambda: len(times) >= 3, "it was cleared three times")
+
+
+def test_whatever_is_swept_is_served_by_a_loop_that_keeps_its_lease() -> None:
+    """failure H09: a kind that is swept and never renewed would be taken from the living"""
+    assert {recovery.model for recovery in registered().values()} == {
+        TurnHost.model,
+        JobHost.model,
+    }
 
 
 def test_looking_reads_no_ended_job(start_host: StartHost, owner: Owner) -> None:
