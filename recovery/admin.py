@@ -81,11 +81,19 @@ class InspectionAdmin(ReadOnly, _ModelAdmin):
 
 
 class OwnedRowAdmin(InspectionAdmin):
-    """Base of the admins of rows that a runtime owns: how old, and what happened to each."""
+    """Base of the admins of rows that a runtime owns: what happened to each, and how old it is.
+
+    Lists show the code itself: it is what logs, commands and filters say.
+    """
 
     @abstractmethod
     def moments(self, row: Any) -> list[Moment]:
         """Return what happened to the row, oldest first."""
+
+    @admin.display(description="error code", ordering="error_code")
+    def code(self, row: Any) -> str:
+        """The code, not its sentence."""
+        return str(row.error_code) or "-"
 
     @admin.display(description="age")
     def age(self, row: Any) -> timedelta:

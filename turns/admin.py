@@ -72,7 +72,7 @@ class TurnAdmin(OwnedRowAdmin):
     """Turns, with everything that happened to each."""
 
     list_display = (
-        "id", "state", "error_code", "generation", "owner", "age", "conversation", "model",
+        "id", "state", "code", "generation", "owner", "age", "conversation", "model",
     )  # fmt: skip
     list_filter = ("state", "error_code")
     list_select_related = ("conversation",)

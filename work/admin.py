@@ -83,7 +83,7 @@ class WorkJobAdmin(OwnedRowAdmin):
     """Jobs, with everything that happened to each."""
 
     list_display = (
-        "id", "state", "kind", "error_code", "generation", "attempts", "owner", "age",
+        "id", "state", "kind", "code", "generation", "attempts", "owner", "age",
         "conversation", "computer", "model",
     )  # fmt: skip
     list_filter = ("state", "kind", "error_code")

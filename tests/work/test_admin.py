@@ -148,6 +148,12 @@ def test_the_list_is_filtered_by_state_kind_and_code(staff: Client, job: WorkJob
         assert (query, found) == (query, expected)
 
 
+def test_the_list_shows_each_jobs_code_as_commands_and_logs_say_it(staff: Client) -> None:
+    make.WorkJobFactory.create(interrupted=True)
+    page = staff.get(reverse("admin:work_workjob_changelist")).content.decode()
+    assert '<td class="field-code">adoption_attempts_exhausted</td>' in page
+
+
 def test_a_list_costs_the_same_queries_however_long_it_is(staff: Client) -> None:
     def cost() -> int:
         with CaptureQueriesContext(connection) as queries:
