@@ -16,6 +16,11 @@ TABLES = (
     "turns_providerstep",
     "turns_toolstep",
     "turns_textchunk",
+    "work_workjob",
+    "work_workproviderstep",
+    "work_workstep",
+    "work_jobreport",
+    "work_jobreportmessage",
     "recovery_recoveryevent",
 )
 
