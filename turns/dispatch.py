@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from typing import Final
 
 import structlog
@@ -20,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 TASK: Final = "turns.tasks.run_turn"
 WAITING_HINTS_MAX: Final = 1_024
+# A sweep that releases thousands drops most of their hints: that is said once in this time.
+COMPLAINT_SECONDS: Final = 10.0
 
 
 class Dispatcher:
@@ -33,13 +36,15 @@ class Dispatcher:
         self._task = task
         self._starting = threading.Lock()
         self._sender: _Sender | None = None
+        self._dropped = 0
+        self._told_at = -COMPLAINT_SECONDS
 
     def hint(self, row_id: int) -> None:
         """Send the hint, soon. Past what may wait it is dropped: the sweep sends another."""
         try:
             self._this_process().hints.put_nowait(row_id)
         except (queue.Full, RuntimeError):  # the second: no thread can be started now
-            log.warning("dispatch.dropped", kind=self._kind, row_id=row_id)
+            self._tell_of_a_dropped_one()
 
     def flush(self, timeout_seconds: float) -> bool:
         """Return True once every hint given so far has left; False when that takes longer.
@@ -51,6 +56,13 @@ class Dispatcher:
             return hints.all_tasks_done.wait_for(
                 lambda: not hints.unfinished_tasks, timeout_seconds
             )
+
+    def _tell_of_a_dropped_one(self) -> None:
+        self._dropped += 1
+        now = time.monotonic()
+        if now - self._told_at >= COMPLAINT_SECONDS:
+            log.warning("dispatch.dropped", kind=self._kind, count=self._dropped)
+            self._told_at, self._dropped = now, 0
 
     def _this_process(self) -> _Sender:
         """Return the sender of this process: a fork keeps the object and loses its thread."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import current_app
+from structlog.testing import capture_logs
 
 from recovery.errors import Refused
 from tests import factories as make
@@ -84,6 +85,20 @@ def test_a_broker_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) ->
         release.put(None)
     assert dispatch.flush(10)
     assert arrived.qsize() == dispatch.WAITING_HINTS_MAX
+
+
+def test_thousands_of_dropped_hints_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Releasing many jobs drops most of their hints; a line each took as long as all else."""
+    release = threading.Event()
+    monkeypatch.setattr(current_app, "send_task", lambda *_, **__: release.wait(10))
+    dispatcher = dispatch.Dispatcher("turns", dispatch.TASK)
+    with capture_logs() as lines:
+        for turn_id in range(3 * dispatch.WAITING_HINTS_MAX):
+            dispatcher.hint(turn_id)
+    release.set()
+
+    assert dispatcher.flush(10)
+    assert [line["event"] for line in lines] == ["dispatch.dropped"]
 
 
 @pytest.mark.django_db(transaction=True)
