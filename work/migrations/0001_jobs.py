@@ -97,7 +97,7 @@ class Migration(migrations.Migration):
                 ('deadline_at', models.DateTimeField(blank=True, null=True)),
                 ('finished_at', models.DateTimeField(blank=True, null=True)),
                 ('ended_revision', models.BigIntegerField(blank=True, null=True)),
-                ('computer', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.RESTRICT, related_name='+', to='work.computer')),
+                ('computer', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.RESTRICT, related_name='+', to='work.computer')),
                 ('conversation', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='turns.conversation')),
                 ('person', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
@@ -198,6 +198,10 @@ class Migration(migrations.Migration):
             model_name='workjob',
             index=models.Index(fields=['person', '-id'], name='work_workjob_of_person'),
         ),
+        migrations.AddIndex(
+            model_name='workjob',
+            index=models.Index(condition=models.Q(('computer__isnull', False)), fields=['computer'], name='work_workjob_on_computer'),
+        ),
         migrations.AddConstraint(
             model_name='workjob',
             constraint=models.CheckConstraint(condition=models.Q(('state__in', ['budget_exhausted', 'cancelled', 'completed', 'failed', 'interrupted', 'queued', 'running'])), name='work_workjob_state_known'),
@@ -232,7 +236,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='workjob',
-            constraint=models.UniqueConstraint(fields=('conversation', 'client_key'), name='work_workjob_one_per_client_key'),
+            constraint=models.UniqueConstraint(condition=models.Q(('client_key__isnull', False)), fields=('conversation', 'client_key'), name='work_workjob_one_per_client_key'),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='workjob',

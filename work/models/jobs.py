@@ -160,7 +160,12 @@ class WorkJob(models.Model):
     prompt = models.TextField()
     # a computer is revoked, never removed while a job names it
     computer = models.ForeignKey(
-        Computer, on_delete=models.RESTRICT, related_name="+", null=True, blank=True
+        Computer,
+        on_delete=models.RESTRICT,
+        related_name="+",
+        null=True,
+        blank=True,
+        db_index=False,
     )
     agent = models.CharField(max_length=bounds.AGENT_MAX_CHARS, blank=True, default="")
     cwd = models.TextField(blank=True, default="")
@@ -235,8 +240,11 @@ class WorkJob(models.Model):
                 condition=Q(planned_releases__lte=F("attempts")),
                 name="work_workjob_releases_are_of_attempts",
             ),
+            # without what has no key: each move of a job writes to every index it is in
             models.UniqueConstraint(
-                fields=["conversation", "client_key"], name="work_workjob_one_per_client_key"
+                fields=["conversation", "client_key"],
+                condition=Q(client_key__isnull=False),
+                name="work_workjob_one_per_client_key",
             ),
         ]
         indexes = [
@@ -257,6 +265,12 @@ class WorkJob(models.Model):
             models.Index(fields=["conversation", "id"], name="work_workjob_in_conversation"),
             # a person's jobs, newest first; the limit of active ones
             models.Index(fields=["person", "-id"], name="work_workjob_of_person"),
+            # the jobs of a computer: the restriction of its removal
+            models.Index(
+                fields=["computer"],
+                condition=Q(computer__isnull=False),
+                name="work_workjob_on_computer",
+            ),
         ]
         triggers = [
             *owned_row_triggers("work_workjob", lifecycles.JOB, fixed=REQUEST, adopted=True),
