@@ -85,7 +85,7 @@ def store_calls(
     known = {old.call_id: old for old in stored}
     fresh: list[StepT] = []
     for call in calls:
-        wanted = _step(model, call, {**of, **born})
+        wanted = step_of(model, call, {**of, **born})
         existing = known.setdefault(wanted.call_id, wanted)
         if existing is not wanted:
             if _identity(existing) != _identity(wanted):
@@ -113,7 +113,8 @@ def steps_called(
     return [stored[call_id] for call_id in asked if call_id in stored]
 
 
-def _step(model: type[StepT], call: RequestedCall, born: Mapping[str, Any]) -> StepT:
+def step_of(model: type[StepT], call: RequestedCall, born: Mapping[str, Any]) -> StepT:
+    """Return the step of a call as it is to be stored, without its sequence."""
     arguments = storable(call.arguments)
     made = model(
         call_id=storable(call.call_id),

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from recovery.bounds import storable
 from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition
-from recovery.fences import Fence, claimed_mark
+from recovery.fences import GENERATION_SHIFT_BITS, Fence, claimed_mark
 from recovery.statements import run
 from turns import events
 from turns.transitions import RequestedCall, RequestFacts
-from turns.transitions.calls import steps_called, store_calls
+from turns.transitions.calls import step_of, steps_called, store_calls
 from work.limits import JobLimits
 from work.models import WorkJob, WorkProviderStep, WorkStep
-from work.transitions.locks import RAISED, STARTING, lock_owned, presented, refusal
+from work.transitions.locks import OWNED, RAISED, STARTING, lock_owned, presented, refusal
 
 _FIELDS: Final = [field.attname for field in WorkProviderStep._meta.concrete_fields]
 _START: Final = f"""
@@ -36,6 +37,54 @@ _START: Final = f"""
         RETURNING {", ".join(_FIELDS)}
     ), {RAISED.format(written="born")}
     SELECT mine.conversation_id, born.* FROM mine, born
+"""  # noqa: S608  constants
+_STEP_FIELDS: Final = [field.attname for field in WorkStep._meta.concrete_fields]
+# What a new step has of its call, with the type of each.
+_CALL: Final = {
+    "call_id": "text",
+    "item_id": "text",
+    "name": "text",
+    "effect": "text",
+    "arguments": "text",
+    "arguments_digest": "text",
+    "invocation_key": "uuid",
+    "state": "text",
+    "error_code": "text",
+    "result": "text",
+    "result_digest": "text",
+    "result_bytes": "bigint",
+}
+# Where every call is new and within the limit, as nearly always; else each is judged by itself.
+_COMPLETE: Final = f"""
+    WITH {OWNED}, fitting AS MATERIALIZED (
+        SELECT mine.id, earlier.count FROM mine CROSS JOIN (
+            SELECT count(*) AS count,
+                count(*) FILTER (WHERE call_id = ANY(%(call_id)s::text[])) AS known
+            FROM work_workstep WHERE job_id = %(job)s
+        ) AS earlier
+        WHERE earlier.known = 0
+            AND earlier.count + %(count)s <= (mine.budget ->> 'tool_calls')::int
+            AND octet_length(%(text)s::text) <= (mine.budget ->> 'text_bytes')::int
+    ), completed AS (
+        UPDATE work_workproviderstep p SET state = 'completed', response_id = %(response_id)s,
+            usage = %(usage)s::jsonb, text = %(text)s::text, anomaly_count = %(anomaly_count)s,
+            finished_at = statement_timestamp()
+        FROM fitting WHERE p.id = %(request)s AND p.job_id = fitting.id AND p.state = 'started'
+        RETURNING p.id
+    ), called AS (
+        INSERT INTO work_workstep (job_id, provider_step_id, generation, write_mark, sequence,
+            finished_at, {", ".join(_CALL)})
+        SELECT fitting.id, completed.id, %(generation)s,
+            %(generation)s::bigint << {GENERATION_SHIFT_BITS}, fitting.count + call.n,
+            CASE WHEN call.state <> 'requested' THEN statement_timestamp() END,
+            {", ".join(f"call.{name}" for name in _CALL)}
+        FROM completed CROSS JOIN fitting CROSS JOIN
+            unnest({", ".join(f"%({name})s::{kind}[]" for name, kind in _CALL.items())})
+            WITH ORDINALITY AS call({", ".join(_CALL)}, n)
+        RETURNING {", ".join(_STEP_FIELDS)}
+    ), {RAISED.format(written="completed")}
+    SELECT mine.conversation_id, called.*
+    FROM mine CROSS JOIN completed LEFT JOIN called ON true ORDER BY called.sequence
 """  # noqa: S608  constants
 
 
@@ -73,7 +122,6 @@ def _used_up(job_id: int) -> bool:
     )
 
 
-@transaction.atomic(durable=True)
 def complete_provider_step(
     fence: Fence,
     step_id: int,
@@ -98,9 +146,50 @@ def complete_provider_step(
         BoundExceeded: `tool_call_limit_reached` past the hard stop, or `response_too_large`.
             Nothing was written.
     """
+    text = storable(text)
+    fresh = [step_of(WorkStep, call, {}) for call in calls]
+    if len({step.call_id for step in fresh}) == len(fresh):
+        columns: dict[str, Any] = {
+            name: [getattr(step, name) for step in fresh] for name in _CALL
+        }
+        response = {
+            "request": step_id,
+            "response_id": response_id,
+            "usage": None if usage is None else json.dumps(usage),
+            "text": text,
+            "anomaly_count": anomaly_count,
+            "count": len(fresh),
+        }
+        completed = run(_COMPLETE, presented(fence, **columns, **response))
+        if completed:
+            events.announce_on_commit(completed[0][0])
+            stored = (values for _, *values in completed if fresh)
+            return [WorkStep.from_db(connection.alias, _STEP_FIELDS, row) for row in stored]
+    return _complete(
+        fence,
+        step_id,
+        response_id=response_id,
+        usage=usage,
+        text=text,
+        calls=calls,
+        anomaly_count=anomaly_count,
+    )
+
+
+@transaction.atomic(durable=True)
+def _complete(
+    fence: Fence,
+    step_id: int,
+    *,
+    response_id: str | None,
+    usage: dict[str, int] | None,
+    text: str,
+    calls: Sequence[RequestedCall],
+    anomaly_count: int,
+) -> list[WorkStep]:
+    """Complete it, each call judged by itself; or raise why it cannot be completed."""
     job = lock_owned(fence)
     limits = JobLimits.stored(job.budget)
-    text = storable(text)
     if len(text.encode()) > limits.text_bytes:
         raise BoundExceeded(ErrorCode.RESPONSE_TOO_LARGE)
     step = WorkProviderStep.objects.get(pk=step_id, job_id=job.pk)
