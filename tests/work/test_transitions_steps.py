@@ -100,7 +100,6 @@ class TestWorkProviderSteps:
     def test_the_32nd_request_is_the_last_over_all_generations(
         self, job: WorkJob, fence: Fence
     ) -> None:
-        """behaviour O6"""
         make.WorkProviderStepFactory.create_batch(32, job=job, completed=True)
 
         with pytest.raises(BoundExceeded) as bound:
@@ -360,7 +359,7 @@ def revision_of(job: WorkJob) -> int:
 def test_every_step_of_a_stale_owner_is_refused(
     job: WorkJob, fence: Fence, step: WorkProviderStep, tool: WorkStep, gone: str
 ) -> None:
-    """behaviour O3"""
+    """failure H11"""
     if gone == "ended":
         transitions.finish_job(fence, WorkJob.State.FAILED, error_code=ErrorCode.INTERNAL_ERROR)
     else:
