@@ -135,6 +135,7 @@ def test_a_job_whose_machine_does_not_come_back_ends_with_an_honest_report(
     model: Simulator,
     tmp_path: Path,
 ) -> None:
+    """behaviour O8"""
     model.script(tool_calls(WRITE, response_id="resp_1"))
     worker = start_worker(stop_at=["job.outcome_committed"])
     job = coding_job(computer)

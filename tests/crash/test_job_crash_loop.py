@@ -158,6 +158,7 @@ def test_a_cancel_cuts_short_what_runs(
 def test_a_stalled_request_is_closed_by_a_cancel(
     start_worker: WorkerStarter, model: Simulator
 ) -> None:
+    """behaviour P2: what had arrived of the answer is no report"""
     model.script(stalled("Thinking."))
     worker = start_worker()
     job = delegate(ConversationFactory.create())
@@ -167,6 +168,7 @@ def test_a_stalled_request_is_closed_by_a_cancel(
     wait_until_job(job)
     model.wait_for_disconnects()
     assert (job.state, requests_of(job)) == ("cancelled", ["cancelled"])
+    assert report_text(job) == "This job was cancelled."
     wait_until(lambda: '"job.ended"' in worker.said(), "the worker says so")
 
 
