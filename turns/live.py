@@ -240,9 +240,7 @@ class Reader:
 
     async def _show_changes(self, places: dict[Place, list[View]]) -> None:
         watched = [Watched(*place) for place in places]
-        rows = await self._rows(
-            projection.changes_statement(), projection.changes_parameters(watched)
-        )
+        rows = await self._changes(watched)
 
         def build() -> dict[int, Shown | None]:
             return {row[0]: _shown_change(row[1:], watched[row[0] - 1]) for row in rows}
@@ -258,6 +256,23 @@ class Reader:
                     self._unshown.add(view)
                 else:
                     view.put(*shown)
+
+    async def _changes(self, watched: Sequence[Watched]) -> list[tuple[Any, ...]]:
+        """Return a row for each place there still is, each read by one statement: by the whole
+        one where more than text is new."""
+        rows = await self._rows(projection.TEXTS, projection.changes_parameters(watched))
+        moved = [row[0] for row in rows if row[1] > watched[row[0] - 1].cursor.revision]
+        if not moved:
+            return rows
+        whole = await self._rows(
+            projection.changes_statement(),
+            projection.changes_parameters([watched[place - 1] for place in moved]),
+        )
+        still = set(moved)
+        return [
+            *(row for row in rows if row[0] not in still),
+            *((moved[row[0] - 1], *row[1:]) for row in whole),
+        ]
 
     async def _show_snapshots(self, views: list[View]) -> None:
         groups: dict[tuple[int, int], list[View]] = defaultdict(list)
