@@ -77,13 +77,13 @@ def check_text(text: str) -> None:
     """
     if not is_storable(text):
         raise Refused(ErrorCode.INVALID_TEXT)
-    if not _shows_something(text):
+    if not shows_something(text):
         raise Refused(ErrorCode.EMPTY_MESSAGE)
     if len(text.encode()) > bounds.USER_MESSAGE_MAX_BYTES:
         raise Refused(ErrorCode.MESSAGE_TOO_LONG)
 
 
-def _shows_something(text: str) -> bool:
+def shows_something(text: str) -> bool:
     """True when a reader would see a character: neither white space nor an invisible mark."""
     return any(
         not character.isspace() and unicodedata.category(character) not in INVISIBLE_CATEGORIES

@@ -23,6 +23,7 @@ from turns import events
 from turns.digests import digest_json
 from turns.models import Conversation, Message
 from turns.transitions import require_running
+from turns.transitions.admission import shows_something
 from turns.transitions.conversations import checked_client_key, is_storable, lock_person
 from work import bounds
 from work.dispatch import dispatch_job
@@ -105,7 +106,7 @@ def _check(ask: JobAsk) -> None:
         raise Refused(ErrorCode.JOB_KIND_UNAVAILABLE)
     if not all(map(is_storable, (ask.goal, ask.context, ask.cwd, ask.agent))):
         raise Refused(ErrorCode.INVALID_TEXT)
-    if not ask.goal.strip():
+    if not shows_something(ask.goal):
         raise Refused(ErrorCode.EMPTY_GOAL)
     if len(ask.goal.encode()) > bounds.GOAL_MAX_BYTES:
         raise Refused(ErrorCode.GOAL_TOO_LONG)
@@ -209,11 +210,16 @@ def _inside(roots: list[str], cwd: str) -> str:
     """
     if not cwd and len(roots) == 1:
         cwd = roots[0]
-    place = PurePosixPath(posixpath.normpath(cwd)) if cwd.startswith("/") else None
+    place = _straight(cwd)
     if (
-        place is None
+        not cwd.startswith("/")
         or len(str(place).encode()) > bounds.PATH_MAX_BYTES
-        or not any(place.is_relative_to(posixpath.normpath(root)) for root in roots)
+        or not any(place.is_relative_to(_straight(root)) for root in roots)
     ):
         raise Refused(ErrorCode.OUTSIDE_ROOTS)
     return str(place)
+
+
+def _straight(path: str) -> PurePosixPath:
+    """Return an absolute path without detours; two slashes in front are one, as on Linux."""
+    return PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
