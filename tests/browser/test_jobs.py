@@ -60,6 +60,7 @@ def test_a_job_started_by_the_form_is_taken_over_when_its_worker_dies_and_report
     card = rail.card(GOAL)
     expect(card).to_be_focused()
     expect(person.spoken).to_have_text("Deep work has been started.")
+    expect(person.page.locator("#conversations [aria-current]")).to_have_text(re.compile(GOAL))
     model.wait_for_gate("answer")
     rail.expect_look(card, "running")
     expect(card.locator(".job-words")).to_have_text("Thinking")

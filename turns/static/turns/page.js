@@ -55,6 +55,7 @@ const page = {
   renamed,
   removed,
   listed: () => renamed(conversations.nameOf(page.conversation)),
+  relist: () => conversations.refresh(),
   announce,
   notice: warn,
   signedOut: () => connected("signed-out"),

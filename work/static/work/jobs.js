@@ -43,6 +43,7 @@ export function start(page, told) {
       notices.show(seen, { isNews: false });
     }
     if (rail.isShown) rail.lead(job.id);
+    page.relist();
   }
 
   async function cancel(job) {
