@@ -18,6 +18,7 @@ from work.transitions.releasing import release_own_jobs
 from work.transitions.reports import append_report
 from work.transitions.rereading import (
     claim_under,
+    claims_of,
     last_provider_step,
     provider_step_at,
     report_of,
@@ -38,6 +39,7 @@ __all__ = [
     "claim_job",
     "claim_jobs",
     "claim_under",
+    "claims_of",
     "complete_provider_step",
     "finish_job",
     "finish_jobs",

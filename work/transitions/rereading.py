@@ -22,6 +22,16 @@ def claim_under(token: UUID) -> Fence | None:
     return Fence(job.pk, job.generation, token) if job else None
 
 
+def claims_of(owner: UUID) -> list[Fence]:
+    """Return the fences of every job that the runtime `owner` runs, by id."""
+    jobs = WorkJob.objects.running_in(owner).order_by("pk")
+    return [
+        Fence(pk, generation, token)
+        for pk, generation, token in jobs.values_list("pk", "generation", "claim_token")
+        if token is not None
+    ]
+
+
 def provider_step_at(fence: Fence, sequence: int) -> WorkProviderStep | None:
     """Return this claim's provider step number `sequence`, if it was committed and is open.
 
