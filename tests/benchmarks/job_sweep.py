@@ -145,7 +145,9 @@ def _sweep() -> None:
 
 
 def _sweep_nothing() -> None:
-    assert WorkRecovery().run().examined == 0
+    report = WorkRecovery().run()
+    # on a slow machine what was released five seconds ago is hinted at again
+    assert report.adopted == report.interrupted == 0
 
 
 def _require(*, ended: bool) -> None:
