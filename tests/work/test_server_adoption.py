@@ -202,6 +202,25 @@ async def test_an_adopter_of_an_answered_job_asks_nothing(model: Simulator) -> N
     assert (await told(job), model.posts) == ("Found it.", 0)
 
 
+async def test_an_adopter_of_a_job_whose_last_response_was_blank_asks_again(
+    model: Simulator,
+) -> None:
+    """It may have asked for a call that was made before, which leaves no row of its own."""
+
+    def build(job: WorkJob) -> None:
+        step = WorkProviderStepFactory.create(
+            job=job, completed=True, offers_tools=True, text="Let me look."
+        )
+        WorkStepFactory.create(job=job, provider_step=step, succeeded=True)
+        WorkProviderStepFactory.create(job=job, completed=True, offers_tools=True)
+
+    model.script(answer("I looked.", response_id="resp_3"))
+    async with serving_jobs(model.base_url) as runtime:
+        job = await runtime.serve(await released_with(build))
+    assert await ended(job) == ("completed", "")
+    assert (await told(job), model.posts) == ("I looked.", 1)
+
+
 async def test_an_adopter_of_a_job_that_answered_past_its_limit_keeps_to_that_end(
     model: Simulator,
 ) -> None:
