@@ -101,9 +101,11 @@ def _calls(facts: Facts) -> list[str]:
     )
     told = [f"{count} {what}" for count, what in counts if count]
     sentences = [f"Of its tool calls, {', '.join(told)}."] if told else []
-    if facts.unknown:
-        calls = "1 tool call" if facts.unknown == 1 else f"{facts.unknown} tool calls"
-        sentences.append(f"For {calls} it is not known whether it took effect.")
+    if facts.unknown == 1:
+        sentences.append("For 1 tool call it is not known whether it took effect.")
+    elif facts.unknown:
+        calls = f"{facts.unknown} tool calls"
+        sentences.append(f"For {calls} it is not known whether they took effect.")
     return sentences
 
 
