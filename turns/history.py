@@ -33,6 +33,7 @@ from turns.transitions import RequestFacts
 # A result of the turn at work is cut to no less than this before anything is left out.
 RESULT_MIN_BYTES: Final = 512
 CUT_MARK: Final = "\n[cut: {bytes} bytes in all]"
+REPORTED: Final = "(A job that was done in the background reported:)"
 # what OpenAI documents for the name of a function, and others copy
 NAME_MAX_CHARS: Final = 64
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -82,6 +83,10 @@ class Said:
         """True when nothing is missed before it."""
         return self.is_unasked or any(isinstance(part, UserText) for part in self.parts)
 
+    def introduced(self) -> Said:
+        """Return it with a word before it: some services refuse an answer that comes first."""
+        return replace(self, parts=(UserText(REPORTED), *self.parts))
+
     def without_calls(self) -> Said:
         """Return the words alone."""
         return replace(self, parts=tuple(p for p in self.parts if not isinstance(p, Pair)))
@@ -120,6 +125,7 @@ def compose(
     parts left out: the model must see what it has done, or it does it again.
     """
     room = min(max_bytes, bounds.HISTORY_MAX_BYTES) - _bytes_of(UserText(question))
+    room -= len(REPORTED) if any(said.is_unasked for said in earlier) else 0
     answer = _fitting(answer, room)
     room -= answer.bytes
     kept: list[Said] = []
@@ -133,6 +139,8 @@ def compose(
     # an answer whose question is left out would be somebody speaking first
     while kept and not kept[0].may_come_first:
         kept.pop(0)
+    if kept and kept[0].is_unasked:
+        kept[0] = kept[0].introduced()
     told = [*kept, Said((UserText(question),)), answer]
     items = tuple(_unambiguous(told))
     return History(

@@ -51,7 +51,7 @@ class Standing:
             was_last = limit is not None and not steps[-1].offers_tools
             asked_for_calls = any(call.provider_step_id == steps[-1].pk for call in calls)
             # one that says nothing may have asked for calls that were made before
-            has_answered = was_last or bool(steps[-1].text.strip()) and not asked_for_calls
+            has_answered = was_last or (bool(steps[-1].text.strip()) and not asked_for_calls)
         progress = Progress(
             requests=len(steps),
             waiting=[call for call in calls if call.state == WorkStep.State.REQUESTED],

@@ -68,6 +68,21 @@ class TestReading:
 
         assert told(turn) == (UserText("Why?"), AssistantText("Because."), UserText("And?"))
 
+    def test_a_report_that_nobody_asked_for_in_a_message_is_told(self) -> None:
+        """behaviour O1: a job's report is visible to later turns, also where it comes first"""
+        conversation = make.ConversationFactory.create()
+        report = {"conversation": conversation, "answered": True}
+        make.MessageFactory.create(**report, text="Found it.")
+        first = answered("Why?", "Because.", conversation=conversation)
+        make.MessageFactory.create(**report, text="Found more.")
+        turn = next_turn(first.conversation, "And?")
+
+        assert told(turn) == (
+            UserText(history.REPORTED), AssistantText("Found it."),
+            UserText("Why?"), AssistantText("Because."), AssistantText("Found more."),
+            UserText("And?"),
+        )  # fmt: skip
+
     def test_nobody_elses_words_are_told(self) -> None:
         answered("a stranger's", "words")
         turn = make.TurnFactory.create(running=True, user_message__text="Why?")
@@ -277,10 +292,11 @@ answers = st.lists(st.builds(AssistantText, words) | pairs, max_size=6).map(
     lambda parts: Said(tuple(parts))
 )
 questions = words.map(lambda text: Said((UserText(text),)))
+reports = words.map(lambda text: Said((AssistantText(text),), is_unasked=True))
 
 
 @given(
-    earlier=st.lists(questions | answers, max_size=40),
+    earlier=st.lists(questions | answers | reports, max_size=40),
     question=words,
     answer=answers,
     max_bytes=st.integers(1_024, bounds.HISTORY_MAX_BYTES),
