@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final
 
 import pytest
@@ -17,9 +18,11 @@ from recovery.reports import RecoveryReport
 from tests import factories as make
 from tests.support.rivals import Gate, Rival, gate
 from tests.support.settled import every_row
+from turns.models import Conversation
 from work import transitions
 from work.models import JobReport, JobReportMessage, WorkJob, WorkStep
 from work.recovery import WorkRecovery
+from work.transitions import Admission
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -331,44 +334,42 @@ class TestRecoveryAndItsRivals:
 
 
 class TestAdmissions:
-    def race(self, database_url: str, *keys: str | None) -> list[Rival[object]]:
-        conversation = make.ConversationFactory.create()
+    @pytest.fixture
+    def conversation(self) -> Conversation:
+        return make.ConversationFactory.create()
+
+    def admit(self, conversation: Conversation, key: str | None = None) -> Admission:
         ask = transitions.JobAsk(WorkJob.Kind.DEEP_WORK, "Find out.")
+        return transitions.admit_job(
+            conversation.owner_id, conversation.pk, ask, client_key=key
+        )
+
+    def at_once(
+        self, database_url: str, conversation: Conversation, key: str | None = None
+    ) -> list[Rival[Admission]]:
+        """Return two admissions that met at the lock of their person."""
         person = "SELECT FROM auth_user WHERE id = %s FOR UPDATE"
+        act = partial(self.admit, conversation, key)
         with gate(database_url, person, conversation.owner_id) as held:
-            rivals = [
-                Rival[object](
-                    lambda key=key: transitions.admit_job(
-                        conversation.owner_id, conversation.pk, ask, client_key=key
-                    )
-                ).until_it_waits()
-                for key in keys
-            ]
+            rivals = [Rival(act).until_it_waits() for _ in range(2)]
             held.open()
         return rivals
 
-    def test_one_key_twice_at_once_is_one_job(self, database_url: str) -> None:
+    def test_one_key_twice_at_once_is_one_job(
+        self, database_url: str, conversation: Conversation
+    ) -> None:
         """failure H18"""
-        admitted = [rival.result() for rival in self.race(database_url, "k", "k")]
+        admitted = [each.result() for each in self.at_once(database_url, conversation, "k")]
         assert WorkJob.objects.count() == 1
-        assert {each.created for each in admitted} == {True, False}  # type: ignore[attr-defined]
+        assert {each.created for each in admitted} == {True, False}
 
-    def test_the_limit_of_a_person_holds_for_requests_at_once(self, database_url: str) -> None:
-        conversation = make.ConversationFactory.create()
-        ask = transitions.JobAsk(WorkJob.Kind.DEEP_WORK, "Find out.")
+    def test_the_limit_of_a_person_holds_for_requests_at_once(
+        self, database_url: str, conversation: Conversation
+    ) -> None:
         for _ in range(7):
-            transitions.admit_job(conversation.owner_id, conversation.pk, ask)
-        person = "SELECT FROM auth_user WHERE id = %s FOR UPDATE"
-        with gate(database_url, person, conversation.owner_id) as held:
-            rivals = [
-                Rival[object](
-                    lambda: transitions.admit_job(conversation.owner_id, conversation.pk, ask)
-                ).until_it_waits()
-                for _ in range(2)
-            ]
-            held.open()
+            self.admit(conversation)
 
-        errors = [rival.error() for rival in rivals]
+        errors = [each.error() for each in self.at_once(database_url, conversation)]
         refused = [error for error in errors if isinstance(error, Refused)]
         assert [error.code for error in refused] == [ErrorCode.JOB_LIMIT_REACHED]
         assert WorkJob.objects.count() == 8
