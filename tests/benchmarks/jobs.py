@@ -47,11 +47,7 @@ class Contender:
     jobs: int
     clear: str
     is_peer: bool = False
-
-    @property
-    def course(self) -> str:
-        """Against which floor it runs: no-op jobs, or jobs of five steps."""
-        return "steps" if self.name.endswith("5") or self.name == FLOOR_OF_WRITES else "one"
+    floor: str = FLOOR
 
 
 @dataclass(slots=True)
@@ -77,62 +73,71 @@ class Seen:
         )
 
 
-def _floor(name: str, title: str, kind: str, jobs: int) -> Contender:
+def _floor(name: str, title: str, kind: str, jobs: int, floor: str = FLOOR) -> Contender:
     arguments = (json.dumps(jobs_fill.PAYLOAD), kind)
-    return Contender(name, title, "jobs_floor", arguments, jobs, "SELECT 1")
+    return Contender(name, title, "jobs_floor", arguments, jobs, "SELECT 1", floor=floor)
 
 
-def _ours(name: str, title: str, kind: str, jobs: int) -> Contender:
-    return Contender(name, title, "jobs_holdfast", (kind,), jobs, jobs_fill.CLEAR)
+def _ours(name: str, title: str, kind: str, jobs: int, floor: str = FLOOR) -> Contender:
+    return Contender(name, title, "jobs_holdfast", (kind,), jobs, jobs_fill.CLEAR, floor=floor)
 
 
-def _peer(
-    name: str, title: str, module: str, jobs: int, clear: str, *arguments: int
-) -> Contender:
-    words = ("work", str(jobs_fill.PAYLOAD_BYTES), *(str(a) for a in arguments))
-    return Contender(name, title, f"peers.{module}", words, jobs, clear, is_peer=True)
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A module of `peers`, and what empties its tables."""
+
+    module: str
+    clear: str
+
+    def __call__(
+        self, name: str, title: str, jobs: int, *arguments: int, floor: str = FLOOR
+    ) -> Contender:
+        """Return it as a contender, with the numbers its module takes after the payload's."""
+        words = ("work", str(jobs_fill.PAYLOAD_BYTES), *(str(a) for a in arguments))
+        module = f"peers.{self.module}"
+        return Contender(
+            name, title, module, words, jobs, self.clear, is_peer=True, floor=floor
+        )
 
 
-_PGQUEUER: Final = ("pgqueuer_worker", "TRUNCATE pgqueuer, pgqueuer_log, pgqueuer_statistics")
-_PROCRASTINATE: Final = ("procrastinate_worker", "TRUNCATE procrastinate_jobs CASCADE")
-_ABSURD: Final = (
+_PGQUEUER: Final = Peer(
+    "pgqueuer_worker", "TRUNCATE pgqueuer, pgqueuer_log, pgqueuer_statistics"
+)
+_PROCRASTINATE: Final = Peer("procrastinate_worker", "TRUNCATE procrastinate_jobs CASCADE")
+_ABSURD: Final = Peer(
     "absurd_worker",
     "TRUNCATE absurd.t_bench, absurd.r_bench, absurd.c_bench, absurd.e_bench, absurd.w_bench",
 )
-_DBOS: Final = ("dbos_worker", "TRUNCATE dbos.workflow_status CASCADE")
-PEER_MODULES: Final = (
-    "pgqueuer_worker",
-    "procrastinate_worker",
-    "absurd_worker",
-    "dbos_worker",
-)
+_DBOS: Final = Peer("dbos_worker", "TRUNCATE dbos.workflow_status CASCADE")
+PEERS: Final = (_PGQUEUER, _PROCRASTINATE, _ABSURD, _DBOS)
 
 
 def contenders(*, quick: bool) -> list[Contender]:
     """Return everybody, with fewer jobs each for a quick run."""
     n = 4 if quick else 1
+    five = FLOOR_OF_STEPS
     return [
         _floor(FLOOR, "floor, one by one", "single", 2_000 // n),
         _ours("holdfast", "Holdfast, one by one", "single", 1_200 // n),
-        _ours("holdfast_report", "Holdfast, with report and message", "report", 400 // n),
+        _floor("floor8", "floor, eight sessions", "threads", 3_000 // n),
+        _ours("holdfast8", "Holdfast, a worker's eight threads", "threads", 2_000 // n),
+        _ours("holdfast_report", "Holdfast, with report and message", "report", 600 // n),
         _ours("holdfast10", "Holdfast, batches of 10", "batch10", 3_000 // n),
         _ours("holdfast32", "Holdfast, batches of 32", "batch32", 4_000 // n),
-        _peer("pgqueuer1", "PgQueuer, batch 1", _PGQUEUER[0], 1_000 // n, _PGQUEUER[1], 1),
-        _peer("pgqueuer10", "PgQueuer, batch 10", _PGQUEUER[0], 3_000 // n, _PGQUEUER[1], 10),
-        _peer("procrastinate1", "Procrastinate, one at a time", _PROCRASTINATE[0],
-              400 // n, _PROCRASTINATE[1], 1),
-        _peer("procrastinate10", "Procrastinate, concurrency 10", _PROCRASTINATE[0],
-              600 // n, _PROCRASTINATE[1], 10),
-        _peer("dbos", "DBOS, unlimited", _DBOS[0], 1_000 // n, _DBOS[1], 0, 0),
-        _peer("dbos10", "DBOS, 10 at once", _DBOS[0], 1_000 // n, _DBOS[1], 10, 0),
-        _peer("absurd1", "absurd-sdk, batch 1", _ABSURD[0], 1_000 // n, _ABSURD[1], 1, 0),
-        _peer("absurd10", "absurd-sdk, batch 10", _ABSURD[0], 1_000 // n, _ABSURD[1], 10, 0),
-        _floor(FLOOR_OF_STEPS, "floor, 7 commits", "steps", 600 // n),
-        _floor(FLOOR_OF_WRITES, "floor, 14 commits", "writes", 400 // n),
-        _ours("holdfast5", "Holdfast, five steps", "steps", 200 // n),
-        _peer("dbos5", "DBOS, five steps", _DBOS[0], 200 // n, _DBOS[1], 10, 5),
-        _peer("absurd5", "absurd-sdk, five steps", _ABSURD[0], 300 // n, _ABSURD[1], 1, 5),
-    ]  # fmt: skip
+        _PGQUEUER("pgqueuer1", "PgQueuer, batch 1", 1_000 // n, 1),
+        _PGQUEUER("pgqueuer10", "PgQueuer, batch 10", 3_000 // n, 10),
+        _PROCRASTINATE("procrastinate1", "Procrastinate, one at a time", 400 // n, 1),
+        _PROCRASTINATE("procrastinate10", "Procrastinate, concurrency 10", 600 // n, 10),
+        _DBOS("dbos", "DBOS, unlimited", 1_000 // n, 0, 0),
+        _DBOS("dbos10", "DBOS, 10 at once", 1_000 // n, 10, 0),
+        _ABSURD("absurd1", "absurd-sdk, batch 1", 1_000 // n, 1, 0),
+        _ABSURD("absurd10", "absurd-sdk, batch 10", 1_000 // n, 10, 0),
+        _floor(five, "five steps: floor of 7 commits", "steps", 600 // n, five),
+        _floor(FLOOR_OF_WRITES, "five steps: floor of 14 commits", "writes", 400 // n, five),
+        _ours("holdfast_steps", "five steps: Holdfast", "steps", 200 // n, five),
+        _DBOS("dbos_steps", "five steps: DBOS, 10 at once", 200 // n, 10, 5, floor=five),
+        _ABSURD("absurd_steps", "five steps: absurd-sdk", 300 // n, 1, 5, floor=five),
+    ]
 
 
 def run(place: Place, *, quick: bool) -> list[Line]:
@@ -156,8 +161,8 @@ class _Race:
 
     def install(self) -> None:
         """Let each peer make its tables; learn what a life without jobs costs."""
-        for module in PEER_MODULES:
-            process = self._start(f"peers.{module}", ("install",), is_peer=True)
+        for peer in PEERS:
+            process = self._start(f"peers.{peer.module}", ("install",), is_peer=True)
             assert process.wait(seconds=120) == 0, self._log.read_text()[-4_000:]
             process.close()
         for contender in self.everybody:
@@ -210,30 +215,21 @@ class _Race:
 
 def _lines(race: _Race) -> Iterator[Line]:
     seen = race.seen
-    floor, steps, writes = seen[FLOOR], seen[FLOOR_OF_STEPS], seen[FLOOR_OF_WRITES]
-    ours = seen["holdfast"]
-    yield at_least(
-        "one by one, fenced, without a report: Holdfast ÷ floor", ours.rate / floor.rate, 0.7
-    )
-    yield at_most(
-        "its log bytes ÷ floor's", median(ours.log_bytes) / median(floor.log_bytes), 1.5
-    )
-    yield at_most("its transactions a job", median(ours.transactions), 2.2)
-    yield at_least(
-        "batches of 32: Holdfast ÷ floor one by one", seen["holdfast32"].rate / floor.rate, 3
-    )
-    yield at_least(
-        "five steps: Holdfast ÷ floor of 7 commits", seen["holdfast5"].rate / steps.rate, 0.6
-    )
-    yield at_least(
-        "five steps: Holdfast ÷ floor of its own 14 commits",
-        seen["holdfast5"].rate / writes.rate,
-        0.6,
-    )
+    floor, ours = seen[FLOOR], seen["holdfast"]
+    steps = seen["holdfast_steps"].rate
+    log_bytes = median(ours.log_bytes) / median(floor.log_bytes)
+    yield at_least("one by one: Holdfast ÷ floor", ours.rate / floor.rate, 0.7)
+    yield at_most("one by one: its log bytes ÷ floor's", log_bytes, 1.5)
+    yield at_most("one by one: its transactions a job", median(ours.transactions), 2.2)
+    for size in (10, 32):
+        rate = seen[f"holdfast{size}"].rate / floor.rate
+        yield at_least(f"batches of {size}: Holdfast ÷ floor one by one", rate, 3)
+    for name, commits in ((FLOOR_OF_STEPS, "7 commits"), (FLOOR_OF_WRITES, "its 14 commits")):
+        what = f"five steps: Holdfast ÷ floor of {commits}"
+        yield at_least(what, steps / seen[name].rate, 0.6)
     for contender in race.everybody:
         its = seen[contender.name]
-        floors = {"one": floor, "steps": steps}
-        yield Line(contender.title, its.described(floors[contender.course].rate))
+        yield Line(contender.title, its.described(seen[contender.floor].rate))
 
 
 def _execute(statement: str) -> None:

@@ -5,6 +5,7 @@ The table has the payload of a job, its key, and an index of what waits; no othe
 trigger. KIND is
 
     single     claim by id, finish
+    threads    the same by eight threads, each in a session of its own
     steps      claim, write each of five steps, finish: seven commits
     writes     what a job of ours commits for five calls of one response: claim; the request is
                started; it is completed and its five calls requested; each call running, then
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import psycopg
@@ -98,13 +101,34 @@ def writes(cursor: psycopg.Cursor[Any], job: int) -> None:
 
 
 KINDS: Final = {"single": single, "steps": steps, "writes": writes}
+THREADS: Final = 8
+
+
+class Threads:
+    """Threads that claim and finish, each in a session of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._local = threading.local()
+        self._pool = ThreadPoolExecutor(THREADS, initializer=self._begin, initargs=(url,))
+
+    def do(self, jobs: range) -> None:
+        """Do each job."""
+        for _ in self._pool.map(self._do, jobs):
+            pass
+
+    def _begin(self, url: str) -> None:
+        self._local.cursor = psycopg.connect(url, autocommit=True).cursor()
+
+    def _do(self, job: int) -> None:
+        single(self._local.cursor, job)
 
 
 def main(url: str, payload: dict[str, Any], kind: str) -> None:
     """Work until told to stop."""
-    do, first = KINDS[kind], 1
+    first = 1
     with psycopg.connect(url, autocommit=True) as session, session.cursor() as cursor:
         cursor.execute(SCHEMA)
+        threads = Threads(url)
         say("ready")
         for jobs in orders():
             with session.transaction():
@@ -112,8 +136,11 @@ def main(url: str, payload: dict[str, Any], kind: str) -> None:
                 cursor.execute("ANALYZE floor_job")
             before = _position(cursor)
             began = time.perf_counter()
-            for job in range(first, first + jobs):
-                do(cursor, job)
+            if kind == "threads":
+                threads.do(range(first, first + jobs))
+            else:
+                for job in range(first, first + jobs):
+                    KINDS[kind](cursor, job)
             took = time.perf_counter() - began
             say("done", seconds=took, log_bytes=_position(cursor) - before)
             first += jobs

@@ -3,14 +3,15 @@
 python -m tests.benchmarks.jobs_holdfast URL KIND, driven like a peer (`peers.course`). KIND is
 
     single     claim_job, finish_job: no report, so no message
+    threads    the same by the eight threads in which a worker does its transitions
     report     claim_job, append_report, finish_job, which shows the report in the conversation
     batchN     claim_jobs and finish_jobs, N at once
     steps      claim_job; a request is started, and completed with five calls; each call is
                started and finished; finish_job
 
-One session, one thread, like the floor. Every job is in a conversation of its own; hints of
-what changed leave as they do in a worker. The process is no runtime with a keeper: its row has
-an hour's lease.
+But for `threads` it has one session, like the floor. Every job is in a conversation of its own;
+hints of what changed leave as they do in a worker. The process is no runtime with a keeper: its
+row has an hour's lease.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -27,6 +29,7 @@ from django.db import connection
 
 django.setup()
 
+from recovery.executor import THREADS  # noqa: E402
 from recovery.fences import Fence  # noqa: E402
 from tests.benchmarks import jobs_fill  # noqa: E402
 from tests.benchmarks.peers.course import POSITION, RESULT_BYTES, orders, say  # noqa: E402
@@ -57,6 +60,7 @@ CALLS: Final = [
     RequestedCall(f"call-{number}", "", "search_history", '{"query": "x"}')
     for number in range(STEPS)
 ]
+POOL: Final = ThreadPoolExecutor(THREADS)
 COMPLETED: Final = WorkJob.State.COMPLETED
 
 
@@ -91,6 +95,16 @@ def one_by_one(do: Callable[[int, UUID], None], jobs: Iterable[int], owner: UUID
         do(job, owner)
 
 
+def by_threads(jobs: Iterable[int], owner: UUID) -> None:
+    """Do each job, eight at once, each thread in a session of its own."""
+
+    def do(job: int) -> None:
+        single(job, owner)
+
+    for _ in POOL.map(do, jobs):
+        pass
+
+
 def batches(size: int, jobs: range, owner: UUID) -> None:
     """Claim and finish so many at once, until nothing waits."""
     count = 0
@@ -102,9 +116,10 @@ def batches(size: int, jobs: range, owner: UUID) -> None:
 
 def main(kind: str) -> None:
     """Work until told to stop."""
+    do: Callable[[range, UUID], None] = by_threads
     if kind.startswith("batch"):
-        do: Callable[[range, UUID], None] = partial(batches, int(kind.removeprefix("batch")))
-    else:
+        do = partial(batches, int(kind.removeprefix("batch")))
+    elif kind != "threads":
         do = partial(one_by_one, {"single": single, "report": report, "steps": steps}[kind])
     owner, person, first = RuntimeFactory.create().pk, UserFactory.create().pk, 1
     say("ready")
