@@ -125,7 +125,12 @@ def _looks(content: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the messages of a snapshot oldest first, each with the look the page gives it."""
     turn = content.get("turn")
     return [
-        {**message, "look": _look(message, turn), "steps": _in_words(message["steps"])}
+        {
+            **message,
+            "look": _look(message, turn),
+            "steps": _in_words(message["steps"]),
+            "ended": ((message["about"] or {}).get("state") or "").replace("_", " "),
+        }
         for message in reversed(content.get("messages", []))
     ]
 

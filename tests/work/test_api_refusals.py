@@ -109,7 +109,6 @@ def test_what_is_no_request_is_not_understood(
         "srv/projects",
         "projects",
         "/srv/projects/" + "x" * bounds.PATH_MAX_BYTES,
-        "//srv/projects",
     ],
 )
 def test_a_directory_outside_the_roots_is_refused(

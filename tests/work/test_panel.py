@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from channels.layers import get_channel_layer
 from django.contrib.auth.models import User
+from django.test import Client
 
 from recovery.errors import ErrorCode
 from recovery.executor import in_thread
@@ -383,6 +384,21 @@ def test_the_smallest_form_of_a_job_still_says_what_it_is() -> None:
     assert least["goal"] == "é" * 100 + "…"
     assert [s["id"] for s in least["steps"]] == ["63"]
     assert len(json.dumps(least, ensure_ascii=False)) < 1_500
+
+
+def test_a_report_is_in_the_page_before_any_script_runs(client: Client, place: Place) -> None:
+    job = WorkJobFactory.create(
+        person=place.person, conversation=place.conversation, running=True, goal="<b>Why</b>?"
+    )
+    finish_job(fence_of(job), WorkJob.State.BUDGET_EXHAUSTED)
+    client.force_login(place.person)
+    page = client.get(f"/c/{place.conversation.pk}/").content.decode()
+    assert f'data-about="job" data-about-id="{job.pk}"' in page
+    assert '<span class="about-state">budget exhausted</span>' in page
+    assert '<span class="about-title" dir="auto">&lt;b&gt;Why&lt;/b&gt;?</span>' in page
+    assert "This job ended before it was done." in page
+    for template in ('id="job"', 'id="job-form"', "work/jobs.css", "work/jobs.js"):
+        assert template in page
 
 
 async def test_a_message_added_by_nobody_known_is_about_nothing(place: Place) -> None:
