@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 from celery import current_app
-from kombu import Connection
+from kombu import Connection, Queue
 
 from config.embedded.children import start
 from config.settings import hint_scope
@@ -98,7 +98,7 @@ class Worker:
     def purge(self) -> None:
         """Lose every hint that waits in the broker."""
         with self._broker() as connection:
-            connection.default_channel.queue_purge(self._queue)
+            Queue(self._queue)(connection.default_channel).purge()
 
     def _send(self, task: str, row_id: int, times: int) -> None:
         with self._broker() as connection:
