@@ -41,6 +41,7 @@ NICENESS: Final = 5
 OOM_SCORE: Final = b"1000"
 # The program itself failed to start: the pipe says why, this status only that.
 NOT_STARTED_STATUS: Final = 127
+_EXCESS: Final = frozenset({End.OUTPUT, End.MEMORY, End.PROCESSES, End.DISK, End.SUPERSEDED})
 
 
 class _Kept:
@@ -88,17 +89,19 @@ class Launcher:
             signal.signal(number, lambda *_: None)
         # Without it the orphans of the program would fall to init, out of sight.
         sandbox.become_subreaper()
-        left_running, survivors = 0, 0
+        left_running, survivors, end = 0, 0, End.STOPPED
         with self._recorded():
             try:
                 streams = self._start()
                 end = self._watch()
-                left_running = len(self._own.descendants()) if end == End.EXITED else 0
+                if end == End.EXITED and not self._reap():
+                    left_running = max(1, len(self._own.descendants()))
             finally:
                 survivors = processtree.end(
                     self._own.descendants,
-                    grace_seconds=self._order.limits.grace_seconds,
-                    reap=self._reap_and_read,
+                    # What takes more than it may is given no time to take more.
+                    grace_seconds=0.0 if end in _EXCESS else self._order.limits.grace_seconds,
+                    are_gone=self._reap_and_read,
                 )
             self._drain()
         if self._start_error:
@@ -207,20 +210,27 @@ class Launcher:
             return End.DISK
         return None
 
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
+    def _reap(self) -> bool:
+        """Take note of who has ended; return whether nobody is left.
+
+        Orphans fall to this process, so without children it has no descendants either. No look
+        at /proc could say that: it is not of one moment.
+        """
+        try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
-                    return
+                    return False
                 if pid == self._child:
                     self._status = os.waitstatus_to_exitcode(status)
+        except ChildProcessError:
+            return True
 
-    def _reap_and_read(self) -> None:
-        """Keep what an ending program says; a full pipe would hold it."""
-        self._reap()
+    def _reap_and_read(self) -> bool:
+        """Reap, and keep what an ending program says; a full pipe would hold it."""
         for descriptor in list(self._kept):
             self._read(descriptor)
+        return self._reap()
 
     def _drain(self) -> None:
         until = time.monotonic() + DRAIN_SECONDS

@@ -96,20 +96,6 @@ class Tree:
                 key=lambda entry: entry.name,
             )
 
-    def size(self, path: str) -> int | None:
-        """Return the size of the file, None where there is none.
-
-        Raises:
-            ToolFailed: refused, or a directory is there.
-        """
-        names = self._file_names(path)
-        try:
-            with _told(missing=False), self._parent(names) as parent:
-                known = nofollow.ordinary(names[-1], parent)
-        except FileNotFoundError:
-            return None
-        return known.st_size if known else None
-
     def write(
         self,
         path: str,
@@ -202,7 +188,7 @@ def _entry(found: os.DirEntry[str], here: int) -> Entry:
 
 
 @contextlib.contextmanager
-def _told(*, missing: bool = True) -> Iterator[None]:
+def _told() -> Iterator[None]:
     """Turn what went wrong into what the model is told."""
     try:
         yield
@@ -213,8 +199,6 @@ def _told(*, missing: bool = True) -> Iterator[None]:
             result=f"The path is refused: {refused.why.value}.",
         ) from None
     except (FileNotFoundError, NotADirectoryError):
-        if not missing:
-            raise
         raise _missing("There is no such file or directory.") from None
     except IsADirectoryError:
         raise _missing("That is a directory.") from None

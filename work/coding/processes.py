@@ -13,8 +13,6 @@ import selectors
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 from uuid import uuid4
@@ -153,17 +151,8 @@ def end_recorded(record: Path) -> None:
 
 def _ended_itself(launcher: Process) -> bool:
     processtree.tell_to_end(launcher)
-    return _becomes(lambda: not launcher.lives(), bounds.LAUNCHER_SECONDS)
+    return processtree.becomes(lambda: not launcher.lives(), bounds.LAUNCHER_SECONDS)
 
 
 def _alive(process: Process) -> list[Process]:
     return [process] if process.lives() else []
-
-
-def _becomes(happened: Callable[[], bool], seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while not happened():
-        if time.monotonic() > until:
-            return False
-        time.sleep(processtree.LOOK_SECONDS)
-    return True

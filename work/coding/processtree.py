@@ -83,31 +83,30 @@ def end(
     processes: Callable[[], list[Process]],
     *,
     grace_seconds: float,
-    reap: Callable[[], None] = lambda: None,
+    are_gone: Callable[[], bool] | None = None,
 ) -> int:
     """Return how many of the processes could not be ended: asked first, then killed.
 
-    They are looked for again each time, since they may have started others meanwhile.
+    They are looked for again each time, since they may have started others meanwhile. A look is
+    not of one moment, and can miss one whose parent ends during it; `are_gone` is asked where
+    somebody knows better.
     """
-    alive = processes()
-    for process in alive:
+    gone = are_gone or (lambda: not processes() and not processes())
+    for process in processes():
         tell_to_end(process)
-    asked = time.monotonic() + grace_seconds
-    while alive and time.monotonic() < asked:
-        time.sleep(LOOK_SECONDS)
-        reap()
-        alive = processes()
+    if becomes(gone, grace_seconds):
+        return 0
     until = time.monotonic() + KILL_SECONDS
-    while alive and time.monotonic() < until:
+    while time.monotonic() < until:
+        alive = processes()
         # Standing still they cannot start others while the rest is being killed.
         for process in alive:
             process.send(signal.SIGSTOP)
         for process in alive:
             process.send(signal.SIGKILL)
-        time.sleep(LOOK_SECONDS)
-        reap()
-        alive = processes()
-    return len(alive)
+        if becomes(gone, LOOK_SECONDS):
+            return 0
+    return max(1, len(processes()))
 
 
 def tell_to_end(process: Process) -> None:
@@ -161,6 +160,16 @@ def given(variable: bytes) -> list[Process]:
             if variable in environment.split(b"\0") and (process := Process.now(pid)):
                 found.append(process)
     return found
+
+
+def becomes(happened: Callable[[], bool], seconds: float) -> bool:
+    """Return whether it happens in time."""
+    until = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() >= until:
+            return False
+        time.sleep(LOOK_SECONDS / 2)
+    return True
 
 
 def _boot() -> str:
