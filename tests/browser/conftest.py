@@ -12,12 +12,14 @@ from django.contrib.auth.models import User
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
+from tests.browser.jobs_rail import JobsRail
 from tests.browser.person import Person
 from tests.browser.web import Web
-from tests.factories import UserFactory
+from tests.factories import ConversationFactory, UserFactory
 from tests.simulators import client
 from tests.simulators.client import Simulator
 from tests.support.worker import WorkerStarter, workers
+from turns.models import Conversation
 
 CHROMIUM = shutil.which("chromium")
 PATIENCE_MS = 20_000
@@ -110,6 +112,18 @@ def person(web: Web, context: BrowserContext, user: User) -> Iterator[Person]:
     someone = Person(context.new_page(), web.url)
     yield someone
     assert someone.errors == []
+
+
+@pytest.fixture
+def rail(person: Person) -> JobsRail:
+    """The jobs on that person's page."""
+    return JobsRail(person)
+
+
+@pytest.fixture
+def conversation(user: User) -> Conversation:
+    """An empty conversation of theirs."""
+    return ConversationFactory.create(owner=user, title="Bells")
 
 
 def session_of(user: User, url: str) -> Any:

@@ -1,0 +1,114 @@
+"""A job is asked for without the model: once, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import APIResponse, Route, expect
+
+from recovery.errors import ErrorCode
+from tests.browser.jobs_rail import JobsRail
+from tests.browser.person import Person
+from tests.factories import ComputerFactory
+from turns.models import Conversation
+from work.models import WorkJob
+
+GOAL = "Find out why the bell does not ring."
+
+
+def test_a_request_whose_answer_is_lost_starts_one_job_when_it_is_sent_again(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    lost: list[APIResponse] = []
+
+    def lose(route: Route) -> None:
+        lost.append(route.fetch())
+        route.abort()
+
+    person.open_conversation(conversation.pk)
+    person.page.route("**/api/v1/conversations/*/jobs", lose, times=1)
+    rail.start(GOAL)
+    expect(rail.problem).to_contain_text("Try again: it begins once.")
+    expect(rail.goal).to_have_value(GOAL)
+    assert [response.status for response in lost] == [202]
+    person.button("Start job").click()
+    expect(rail.goal).to_be_hidden()
+    expect(rail.cards).to_have_count(1)
+    assert WorkJob.objects.count() == 1
+
+
+def test_a_request_under_way_at_a_reload_is_not_lost_and_not_doubled(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    person.open_conversation(conversation.pk)
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    person.page.route("**/api/v1/conversations/*/jobs", hold, times=1)
+    rail.start(GOAL)
+    expect(person.button("Start job")).to_be_disabled()
+    assert len(held) == 1
+    person.page.reload()
+    expect(rail.card(GOAL)).to_be_visible()
+    assert WorkJob.objects.count() == 1
+    person.page.reload()
+    expect(rail.card(GOAL)).to_be_visible()
+    assert WorkJob.objects.count() == 1
+
+
+def test_a_coding_job_says_where_it_works_and_what_it_may_do(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    person.open_conversation(conversation.pk)
+    rail.open()
+    person.button("New job").click()
+    kinds = person.page.get_by_role("group", name="Kind")
+    kinds.get_by_role("radio", name="Coding").check()
+    expect(rail.rail).to_contain_text("None of your computers is set up for jobs yet.")
+    rail.goal.fill(GOAL)
+    person.button("Start job").click()
+    expect(rail.problem).to_have_text("Choose a computer first.")
+
+    ComputerFactory.create(
+        person=conversation.owner, name="laptop", roots=["/srv/bells", "/srv/ropes"]
+    )
+    kinds.get_by_role("radio", name="Deep work").check()
+    kinds.get_by_role("radio", name="Coding").check()
+    expect(person.page.get_by_label("Computer", exact=True)).to_have_value(re.compile(r"\d+"))
+    expect(rail.rail).to_contain_text("Jobs may change files there and run tests.")
+    place = person.page.get_by_label("Directory", exact=True)
+    expect(place).to_have_value("/srv/bells")
+    place.fill("/etc")
+    person.button("Start job").click()
+    expect(rail.problem).to_have_text(str(ErrorCode.OUTSIDE_ROOTS.label))
+    expect(rail.goal).to_have_value(GOAL)
+    place.fill("/srv/ropes/long")
+    person.button("Start job").click()
+    card = rail.card(GOAL)
+    expect(card.locator(".job-kind")).to_have_text("Coding")
+    expect(card.locator(".job-facts")).to_have_text("on laptop")
+    assert WorkJob.objects.get().cwd == "/srv/ropes/long"
+
+
+def test_a_form_half_written_is_there_after_a_reload(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    person.open_conversation(conversation.pk)
+    rail.open()
+    person.button("New job").click()
+    person.button("Start job").click()
+    expect(rail.problem).to_have_text("Say what the job is to do: its goal.")
+    rail.goal.fill("é" * 1_001)
+    expect(rail.problem).to_have_text("The goal is too long by 2 bytes.")
+    rail.goal.fill(GOAL)
+    expect(rail.problem).to_be_empty()
+    person.page.reload()
+    rail.open()
+    expect(rail.goal).to_have_value(GOAL)
+    person.button("Discard").click()
+    person.page.reload()
+    rail.open()
+    expect(rail.goal).to_be_hidden()
+    assert not WorkJob.objects.exists()
