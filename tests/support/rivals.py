@@ -84,6 +84,10 @@ class Gate:
         """Let go of the row."""
         self._session.rollback()
 
+    def commit(self) -> None:
+        """Let go of the row as this session has changed it."""
+        self._session.commit()
+
 
 @contextmanager
 def gate(database_url: str, sql: str, *parameters: object) -> Iterator[Gate]:
