@@ -119,6 +119,8 @@ def test_what_changes_on_the_computer_afterwards_does_not_reach_the_job(
         ({"kind": "computer"}, ErrorCode.JOB_KIND_UNAVAILABLE),
         ({"kind": "anything"}, ErrorCode.JOB_KIND_UNAVAILABLE),
         ({"kind": "coding"}, ErrorCode.COMPUTER_REQUIRED),
+        ({"kind": "deep_work", "computer_id": 1}, ErrorCode.INVALID_REQUEST),
+        ({"kind": "deep_work", "cwd": "/tmp"}, ErrorCode.INVALID_REQUEST),
         ({"wall_clock_seconds": 9}, ErrorCode.WALL_CLOCK_OUT_OF_RANGE),
         ({"wall_clock_seconds": 601}, ErrorCode.WALL_CLOCK_OUT_OF_RANGE),
     ],

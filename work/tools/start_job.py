@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -40,15 +41,11 @@ class StartJob(Arguments):
 def start_job(invocation: Invocation[StartJob]) -> str:
     """Admit the job; return its id, as JSON. The call's key makes it one job."""
     asked = invocation.arguments
-    ask = JobAsk(
-        kind=asked.kind,
-        goal=asked.goal,
-        context=asked.context,
-        computer_id=_computer_id(invocation.owner_id, asked)
-        if asked.kind == "coding"
-        else None,
-        cwd=asked.directory,
-    )
+    ask = JobAsk(kind=asked.kind, goal=asked.goal, context=asked.context)
+    # models fill in fields that are not for them: deep work is done nowhere
+    if asked.kind == "coding":
+        computer_id = _computer_id(invocation.owner_id, asked)
+        ask = replace(ask, computer_id=computer_id, cwd=asked.directory)
     try:
         admission = admit_job(
             invocation.owner_id,

@@ -83,7 +83,8 @@ def admit_job(
     Raises:
         StaleFence: the call does not run any more. Nothing was written.
         Refused: `not_found` for an unknown or foreign conversation or computer, `empty_goal`,
-            `goal_too_long`, `context_too_long`, `invalid_text`, `job_kind_unavailable`,
+            `goal_too_long`, `context_too_long`, `invalid_text`, `invalid_request` for a place
+            that is said for deep work, `job_kind_unavailable`,
             `computer_required`, `outside_roots`, `wall_clock_out_of_range`,
             `client_key_conflict` for a key used with another ask, `paused` or
             `job_limit_reached` with the seconds to wait. Nothing was written.
@@ -116,6 +117,9 @@ def _check(ask: JobAsk) -> None:
         raise Refused(ErrorCode.INVALID_REQUEST)
     if ask.kind == WorkJob.Kind.CODING and ask.computer_id is None:
         raise Refused(ErrorCode.COMPUTER_REQUIRED)
+    # deep work is done nowhere: a place that is said for it would be dropped without a word
+    if ask.kind == WorkJob.Kind.DEEP_WORK and (ask.computer_id is not None or ask.cwd):
+        raise Refused(ErrorCode.INVALID_REQUEST)
     wall_clock(WorkJob.Kind(ask.kind), ask.wall_clock_seconds)
 
 
