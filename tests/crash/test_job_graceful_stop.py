@@ -51,7 +51,8 @@ def given_back(job: WorkJob, worker: Worker) -> None:
     assert (job.attempts, job.planned_releases) == (1, 1)
     event = RecoveryEvent.objects.get(row_id=job.pk)
     assert (event.action, event.cause) == ("adopted", "runtime_stopped")
-    assert WorkRecovery().run().changed_count == 0
+    report = WorkRecovery().run()
+    assert (report.adopted, report.interrupted) == (0, 0)
 
 
 def completed_by_another(job: WorkJob, start_worker: WorkerStarter) -> None:

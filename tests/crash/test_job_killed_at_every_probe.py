@@ -95,6 +95,9 @@ def test_a_job_is_adopted_and_completed_and_nothing_is_done_twice(
 
     report = WorkRecovery().run()
     assert (report.examined, report.adopted) == (1, 1)
+    before = every_job_row()
+    assert WorkRecovery().run().changed_count == 0
+    assert every_job_row() == before
     job.refresh_from_db()
     assert (job.state, job.generation, job.attempts, job.owner) == ("queued", 2, 1, None)
     assert (calls_of(job), requests_of(job)) == ([*death.calls], [*death.requests])
@@ -102,10 +105,6 @@ def test_a_job_is_adopted_and_completed_and_nothing_is_done_twice(
     assert shown(job) == []
     event = RecoveryEvent.objects.get(row_id=job.pk)
     assert (event.cause, event.action, event.generation) == ("runtime_lost", "adopted", 1)
-
-    before = every_job_row()
-    assert WorkRecovery().run().changed_count == 0
-    assert every_job_row() == before
 
     living = start_worker()
     living.hint_job(job.pk, times=3)
