@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID, uuid4
 
-from django.db import connection
-
 from recovery.fences import GENERATION_SHIFT_BITS, WRITE_COUNT_MASK, Fence
 from recovery.statements import run
 from recovery.switches import MAY_CLAIM_SQL
@@ -115,9 +113,7 @@ def claim_jobs(*, owner: UUID, limit: int) -> list[Fence]:
 
     After a lost connection `claims_of` tells which were committed.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(_CLAIM_SOME, {"owner": owner, "limit": limit, "kind": KIND})
-        return _announced(cursor.fetchall())
+    return _announced(run(_CLAIM_SOME, {"owner": owner, "limit": limit, "kind": KIND}))
 
 
 def _announced(claimed: list[tuple[int, int, int, UUID]]) -> list[Fence]:

@@ -164,16 +164,12 @@ def finish_jobs(fences: Sequence[Fence], state: WorkJob.State) -> list[WorkJob]:
     One that is missing was not completed: `finish_job` says why.
     """
     assert state == WorkJob.State.COMPLETED  # noqa: S101  any other end needs its own notice
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _COMPLETE_SOME,
-            {
-                "ids": array(fence.pk for fence in fences),
-                "generations": array(fence.generation for fence in fences),
-                "tokens": array(fence.token for fence in fences),
-            },
-        )
-        return _announced(cursor.fetchall())
+    held = {
+        "ids": [fence.pk for fence in fences],
+        "generations": [fence.generation for fence in fences],
+        "tokens": [fence.token for fence in fences],
+    }
+    return _announced(run(_COMPLETE_SOME, held))
 
 
 def _announced(rows: Iterable[tuple[Any, ...]]) -> list[WorkJob]:
