@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from django.db.migrations.loader import MigrationLoader
 from psycopg import sql
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-APPS: Final = ("turns", "recovery")
+# who depends on whom, from the top down
+APPS: Final = ("work", "turns", "recovery")
 ROWS: Final = 1_000
 
 # Every table of the product, filled behind the models' backs; `n` counts from 1.
@@ -57,6 +59,34 @@ FILL: Final = """
     INSERT INTO turns_apitoken (user_id, digest) SELECT n, n FROM generate_series(1, {rows}) n;
     INSERT INTO turns_webhookaddress (owner_id, url)
     SELECT n, 'u' FROM generate_series(1, {rows}) n;
+    INSERT INTO work_computer (id, person_id, name, host_id, roots, tier, checks)
+    SELECT n, n, 'laptop', 'h', '["/srv"]', 'probe', '{{}}' FROM generate_series(1, {rows}) n;
+    INSERT INTO work_workjob (id, person_id, conversation_id, kind, goal, context, prompt,
+        computer_id, agent, cwd, host_id, model, wall_clock_seconds, authority, budget,
+        before_message_id, request_digest, state, error_code, owner, generation, claim_token,
+        write_mark, attempts, planned_releases, queue_deadline_at, next_dispatch_at,
+        dispatch_count, acp_session_id, acp_cursor, base_commit, branch, claimed_at,
+        deadline_at)
+    SELECT n, n, n, 'coding', 'g', '', 'g', n, '', '/srv', 'h', 'm', 600,
+        '{{"name": "laptop", "tier": "probe", "roots": ["/srv"], "checks": {{}},
+            "cwd": "/srv"}}',
+        '{{"wall_clock_seconds": 600}}', 1, 'd', 'running', '', gen_random_uuid(), 1,
+        gen_random_uuid(), 1::bigint << 32, 1, 0, now(), now(), 0, 's', 1, 'c', 'b', now(),
+        now()
+    FROM generate_series(1, {rows}) n;
+    INSERT INTO work_workproviderstep (id, job_id, generation, sequence, state, error_code,
+        model, request_digest, request_bytes, offers_tools, anomaly_count, text)
+    SELECT n, n, 1, 1, 'started', '', 'm', 'd', 1, true, 0, ''
+    FROM generate_series(1, {rows}) n;
+    INSERT INTO work_workstep (job_id, provider_step_id, generation, write_mark, sequence,
+        state, error_code, call_id, item_id, name, effect, arguments, arguments_digest,
+        invocation_key, result, result_digest, result_bytes)
+    SELECT n, n, 1, 1::bigint << 32, 1, 'requested', '', 'c', '', 't', 'read', '', 'd',
+        gen_random_uuid(), '', '', 0 FROM generate_series(1, {rows}) n;
+    INSERT INTO work_jobreport (id, job_id, generation, kind, text, byte_count, digest)
+    SELECT n, n, 1, 'result', 'Found.', 6, 'd' FROM generate_series(1, {rows}) n;
+    INSERT INTO work_jobreportmessage (report_id, message_id)
+    SELECT n, n FROM generate_series(1, {rows}) n;
     INSERT INTO recovery_runtime (id, role, host_id, host, pid, boot_id, lease_expires_at,
         stop_reason)
     SELECT gen_random_uuid(), 'worker', 'h', 'h', 1, 'b', now(), ''
@@ -71,7 +101,7 @@ FILL: Final = """
 """
 OURS: Final = """
     SELECT 'table ' || relname FROM pg_class
-    WHERE relkind IN ('r', 'S') AND (relname LIKE 'turns_%' OR relname LIKE 'recovery_%')
+    WHERE relkind IN ('r', 'S') AND relname ~ '^(work|turns|recovery)_'
     UNION ALL SELECT 'trigger ' || tgrelid::regclass || ' ' || tgname || ' '
         || pg_get_triggerdef(oid)
     FROM pg_trigger WHERE NOT tgisinternal
@@ -81,16 +111,25 @@ OURS: Final = """
 """
 
 
+MIGRATE: Final = """
+import json, sys, django
+from django.core.management import call_command
+django.setup()
+for target in json.loads(sys.argv[1]):
+    call_command("migrate", *target, verbosity=0)
+"""
+
+
 class Database:
     """A database of its own, and what migrations make of it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def migrate(self, *target: str) -> None:
-        """Run `manage.py migrate` in a process of its own."""
+    def migrate(self, *targets: tuple[str, str]) -> None:
+        """Migrate to each target, or to the newest of all, in a process of its own."""
         done = subprocess.run(
-            [sys.executable, "manage.py", "migrate", "--verbosity", "0", *target],
+            [sys.executable, "-c", MIGRATE, json.dumps(targets or [()])],
             env={**os.environ, "DATABASE_URL": self.url, "DIRECT_DATABASE_URL": ""},
             cwd=ROOT,
             check=False,
@@ -134,7 +173,7 @@ def test_with_rows_in_every_table_migrations_go_back_to_nothing_and_forward_agai
     made = database.ours()
     database.execute(FILL.format(rows=ROWS))
     for app in APPS:
-        database.migrate(app, "zero")
+        database.migrate((app, "zero"))
     assert database.ours() == nothing
     database.migrate()
     assert database.ours() == made
@@ -153,12 +192,14 @@ def test_each_migration_can_be_taken_back_alone_and_leaves_nothing_over(
     }
     database.migrate()
     made = database.ours()
-    for app in APPS:
+    for place, app in enumerate(APPS):
+        for above in APPS[:place]:
+            # taking back what it depends on takes it back as well
+            database.migrate((above, "zero"))
         for before, name in zip(names[app], names[app][1:], strict=False):
-            database.migrate(app, name)
+            database.migrate((app, name))
             at_it = database.ours()
-            database.migrate(app, before)
-            database.migrate(app, name)
+            database.migrate((app, before), (app, name))
             assert database.ours() == at_it, f"{app} {name}"
         database.migrate()
     assert database.ours() == made
