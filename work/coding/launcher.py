@@ -1,16 +1,18 @@
-"""Runs one program, watches over everything it starts, and leaves nothing of it running.
+"""Runs a program, watches over everything it starts, and leaves nothing of it running.
 
-A process of its own between the worker and the program:
+A process of its own between the worker and each program:
 
-    worker --stdin: the order, then the lifeline--> launcher --> program --> whatever it starts
-           <--stdout: how it ended, and its output--
+    worker --the order, then the lifeline--> launcher --> program --> whatever it starts
+           <--how it ended, and its output--
 
 The lifeline closes when the worker lets go or dies, whatever it died of; then, as after the
 program's own end, everything below the launcher is asked to end, and killed after a grace time.
 Nothing escapes by leaving its group or losing its parent: the launcher is the one that orphans
 fall to. It stands outside the program's confinement, so the program cannot signal it.
 
-Started as `python -m work.coding.launcher`; no Django, the standard library only.
+Launchers are forked from a server that each worker starts once (`python -m
+work.coding.launcher`) and that ends with it: an interpreter takes longer to start than Git to
+answer. No Django, the standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import os
 import resource
 import select
 import signal
-import sys
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +32,8 @@ from work.coding import mounts, processtree, sandbox
 from work.coding.orders import End, Ended, Limits, Order, Stream
 from work.coding.processtree import Process
 
+# The server hears of orders on this descriptor; each launcher has its own two in these places.
+ORDERS: Final = 0
 LIFELINE: Final = 0
 ANSWER: Final = 1
 LOOK_SECONDS: Final = 0.5
@@ -73,8 +77,9 @@ class _Kept:
 class Launcher:
     """One program from its start to the end of all that came of it."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, *, read_only_view: bool) -> None:
         self._order = order
+        self._read_only_view = read_only_view and order.confinement is not None
         self._own = _known(os.getpid())
         self._child = 0
         self._status: int | None = None
@@ -133,10 +138,10 @@ class Launcher:
         output_end, output = os.pipe2(os.O_CLOEXEC)
         errors_end, errors = (-1, output) if order.merged else os.pipe2(os.O_CLOEXEC)
         said_end, said = os.pipe2(os.O_CLOEXEC)
-        read_only_view = order.confinement is not None and mounts.can_be_read_only()
         self._child = os.fork()
         if not self._child:
-            _become(order, self._own.pid, output, errors, said, read_only_view=read_only_view)
+            view = self._read_only_view
+            _become(order, self._own.pid, output, errors, said, read_only_view=view)
         for descriptor in {output, errors, said}:
             os.close(descriptor)
         ends = [output_end] if order.merged else [output_end, errors_end]
@@ -324,17 +329,50 @@ def _order() -> Order | None:
     return Order.decode(line)
 
 
-def main() -> int:
+def launch(*, read_only_view: bool) -> None:
     """Do what the order says; nothing, when the worker died before it had said it."""
     order = _order()
     if order is None:
-        return 1
-    answer = Launcher(order).run().encode()
+        return
+    answer = Launcher(order, read_only_view=read_only_view).run().encode()
     with contextlib.suppress(BrokenPipeError):
         while answer:
             answer = answer[os.write(ANSWER, answer) :]
-    return 0
+
+
+def serve() -> None:
+    """Fork a launcher for each order, until the worker is gone.
+
+    An order is announced by two descriptors: the end of a pipe to read it from, and the end of
+    one to answer on.
+    """
+    read_only_view = mounts.can_be_read_only()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # launchers answer for themselves
+    with socket.socket(fileno=ORDERS) as orders:
+        while True:
+            announced, descriptors, _, _ = socket.recv_fds(orders, 1, 2)
+            if not announced:
+                return
+            if not os.fork():
+                _become_launcher(*descriptors, read_only_view=read_only_view)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _become_launcher(lifeline: int, answer: int, *, read_only_view: bool) -> NoReturn:
+    status = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        os.dup2(lifeline, LIFELINE, inheritable=False)
+        os.dup2(answer, ANSWER, inheritable=False)
+        for descriptor in (lifeline, answer):
+            os.close(descriptor)
+        launch(read_only_view=read_only_view)
+        status = 0
+    finally:
+        os._exit(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    serve()

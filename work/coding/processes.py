@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import socket
 import subprocess
 import sys
 import threading
@@ -29,7 +30,65 @@ log = structlog.get_logger(__name__)
 PROJECT: Final = Path(work.__file__).parents[1]
 # Past the launcher's own limits it is stuck, and ended like one that was left behind.
 _MARGIN_SECONDS: Final = processtree.KILL_SECONDS + 10.0
+_PIPE_BYTES: Final = 4096
 RECORD_SUFFIX: Final = ".running"
+
+
+class _Launchers:
+    """The server of launchers that this process has, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._orders: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> tuple[int, int]:
+        """Return two ends of pipes: one to send an order on, one to read the answer from."""
+        with contextlib.ExitStack() as mine, contextlib.ExitStack() as theirs:
+            lifeline, order = os.pipe2(os.O_CLOEXEC)
+            answer, said = os.pipe2(os.O_CLOEXEC)
+            for stack, descriptors in ((mine, (order, answer)), (theirs, (lifeline, said))):
+                for descriptor in descriptors:
+                    stack.callback(os.close, descriptor)
+            with self._lock:
+                self._announce([lifeline, said])
+            mine.pop_all()
+        return order, answer
+
+    def _announce(self, descriptors: list[int]) -> None:
+        if self._orders is not None:
+            try:
+                socket.send_fds(self._orders, [b"o"], descriptors)
+            except OSError:  # somebody ended it
+                self._orders.close()
+            else:
+                return
+        self._orders = self._start_server()
+        socket.send_fds(self._orders, [b"o"], descriptors)
+
+    def _start_server(self) -> socket.socket:
+        if self._process is not None:
+            self._process.wait()
+        kept = ("LD_LIBRARY_PATH",)  # the interpreter may need it to start
+        ours, its = socket.socketpair()
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-E", "-s", "-S", "-m", "work.coding.launcher"],
+                cwd=PROJECT,
+                env={
+                    "PATH": os.defpath,
+                    "LANG": "C.UTF-8",
+                    **{name: os.environ[name] for name in kept if name in os.environ},
+                },
+                stdin=its.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return ours
+
+
+_launchers = _Launchers()
 
 
 class Program:
@@ -39,70 +98,49 @@ class Program:
         self._order = order
         self._lock = threading.Lock()
         self._stopped = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
 
     def run(self) -> Ended:
         """Return how the program ended; nothing that it started is alive then."""
         with self._lock:
             if self._stopped:
                 return Ended(End.STOPPED)
-            process = self._process = _start_launcher()
+            self._lifeline, answer = _launchers.start()
         ended: Ended | None = None
-        try:
-            if self._say(self._order.encode()):
-                ended = self._answer(process)
-        finally:
-            self.stop()
-            if ended is None:
-                end_recorded(Path(self._order.record))
-                process.kill()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+        with os.fdopen(answer, "rb") as pipe:
+            try:
+                if self._say(self._order.encode()):
+                    ended = self._heard(pipe)
+            finally:
+                self.stop()
+                if ended is None:
+                    end_recorded(Path(self._order.record))
         return ended or Ended(End.STOPPED)
 
     def stop(self) -> None:
         """Let go of the lifeline: the launcher ends the program, and its answer comes soon."""
         with self._lock:
             self._stopped = True
-            if self._process is not None and self._process.stdin is not None:
-                with contextlib.suppress(OSError):
-                    self._process.stdin.close()
+            if self._lifeline >= 0:
+                os.close(self._lifeline)
+                self._lifeline = -1
 
     def _say(self, line: bytes) -> bool:
         """Hand over the order; return whether it was taken. The lifeline stays open."""
-        if self._process is None or self._process.stdin is None:
-            return False
-        try:
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-        except (OSError, ValueError):  # it died, or was let go of
-            return False
+        while line:
+            with self._lock:  # never into a descriptor that was closed and is another's now
+                if self._stopped:
+                    return False
+                try:
+                    line = line[os.write(self._lifeline, line[:_PIPE_BYTES]) :]
+                except OSError:  # the launcher died
+                    return False
         return True
 
-    def _answer(self, process: subprocess.Popen[bytes]) -> Ended | None:
+    def _heard(self, pipe: IO[bytes]) -> Ended | None:
         limits = self._order.limits
         most = limits.timeout_seconds + limits.grace_seconds + _MARGIN_SECONDS
-        if process.stdout is None or not _readable_within(process.stdout, most):
-            return None
-        return Ended.read(process.stdout)
-
-
-def _start_launcher() -> subprocess.Popen[bytes]:
-    kept = ("LD_LIBRARY_PATH",)  # the interpreter may need it to start
-    return subprocess.Popen(
-        [sys.executable, "-E", "-s", "-S", "-m", "work.coding.launcher"],
-        cwd=PROJECT,
-        env={
-            "PATH": os.defpath,
-            "LANG": "C.UTF-8",
-            **{name: os.environ[name] for name in kept if name in os.environ},
-        },
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+        return Ended.read(pipe) if _readable_within(pipe, most) else None
 
 
 def _readable_within(pipe: IO[bytes], seconds: float) -> bool:

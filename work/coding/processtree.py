@@ -92,6 +92,8 @@ def end(
     somebody knows better.
     """
     gone = are_gone or (lambda: not processes() and not processes())
+    if gone():
+        return 0
     for process in processes():
         tell_to_end(process)
     if becomes(gone, grace_seconds):

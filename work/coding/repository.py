@@ -41,6 +41,7 @@ def find(git: Git, *, roots: Sequence[str], cwd: str) -> Repository:
 
     Raises:
         WorkspaceRefused: `outside_roots`, or `not_a_repository`.
+        GitFailed: Git did not come to an answer.
     """
     allowed = [Path(root) for root in roots if _is_itself(root)]
     here = Path(cwd).resolve()
@@ -56,6 +57,8 @@ def find(git: Git, *, roots: Sequence[str], cwd: str) -> Repository:
             cwd=here, environment=said,
         )  # fmt: skip
     except GitFailed as failed:
+        if failed.status is None:
+            raise
         if "dubious ownership" in failed.said:
             raise _none("The repository belongs to another account of the machine.") from None
         raise _none("There is no repository here.") from None
@@ -81,7 +84,9 @@ def find(git: Git, *, roots: Sequence[str], cwd: str) -> Repository:
 def _head(git: Git, here: Path) -> str:
     try:
         return git.line("rev-parse", "--verify", "--quiet", "HEAD^{commit}", cwd=here)
-    except GitFailed:
+    except GitFailed as failed:
+        if failed.status is None:
+            raise
         raise _none("The repository has no commit yet.") from None
 
 

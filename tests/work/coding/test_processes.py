@@ -134,3 +134,21 @@ def test_a_process_is_not_signalled_once_it_has_ended() -> None:
         child.wait()
         assert not process.lives()
         process.send(signal.SIGKILL)
+
+
+def test_a_server_of_launchers_that_was_killed_is_started_again(ground: Ground) -> None:
+    assert ground.run("true").exit_status == 0
+    own = Process.now(os.getpid())
+    assert own is not None
+    # nearest first: launchers are below it, under the same name
+    server = next(one for one in own.descendants() if _is_launcher(one))
+    server.send(signal.SIGKILL)
+    wait_until(lambda: not server.lives(), "it is gone")
+    assert ground.run("true").exit_status == 0
+
+
+def _is_launcher(process: Process) -> bool:
+    try:
+        return b"work.coding.launcher" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,457 @@
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from recovery.errors import ErrorCode, StaleFence
+from recovery.fences import Fence
+from tests.support.waiting import wait_until
+from tests.work.coding.repositories import (
+    Job,
+    PersonsRepository,
+    call,
+    job_in,
+    shell,
+)
+from turns.tools.registry import State
+from work.coding.errors import WorkspaceRefused
+from work.coding.opening import open_workspace
+from work.coding.places import Place
+from work.coding.worktrees import Facts
+
+
+async def test_a_job_works_on_a_branch_of_its_own(repository: PersonsRepository) -> None:
+    """behaviour Q1: reads, edits, checks and commits on its own branch alone."""
+    before = repository.fingerprint()
+    base = repository.git("rev-parse", "main")
+    job = job_in(repository.top, checks={"tests": ["/bin/sh", "-c", "grep moon README.md"]})
+    workspace = await job.open()
+    assert job.checkpoints == [(base, "holdfast/job-1")]
+    assert "world" in (await call(workspace, "read_file", path="README.md")).result
+    await call(workspace, "edit_file", path="README.md", old_text="world", new_text="moon")
+    checked = await call(workspace, "run_checks", name="tests")
+    assert (checked.state, "moon" in checked.result) == (State.SUCCEEDED, True)
+    committed = await call(workspace, "commit", message="Say moon\n\nIt is nearer.")
+    tip = repository.git("rev-parse", "holdfast/job-1")
+    assert tip in committed.result
+    said = await workspace.close()
+    assert workspace.left == Facts("holdfast/job-1", tip, 1)
+    assert said == f"The work is on branch holdfast/job-1 at commit {tip}: 1 file changed."
+    assert repository.git("log", "--format=%s", "main..holdfast/job-1") == "Say moon"
+    assert repository.git("rev-parse", "main") == base
+    assert repository.fingerprint(without=["holdfast"]) == {
+        **before,
+        ".git/refs/heads": repository.fingerprint()[".git/refs/heads"],
+    }
+    assert not workspace.root.parent.exists()
+    assert repository.git("worktree", "list").count("\n") == 0
+
+
+async def test_what_is_not_committed_is_kept_at_the_end(repository: PersonsRepository) -> None:
+    repository.commit({".gitignore": "*.log\n"})
+    workspace = await job_in(repository.top).open()
+    await call(workspace, "write_file", path="new/file", text="precious")
+    await call(workspace, "delete_file", path="src/app.py")
+    await call(workspace, "write_file", path="noise.log", text="ignored")
+    await workspace.close()
+    tip = "holdfast/job-1"
+    assert repository.git("log", "--format=%s", f"main..{tip}") == (
+        "Keep what job 1 had not committed"
+    )
+    assert repository.git("diff", "--name-status", "main", tip).splitlines() == [
+        "A\tnew/file",
+        "D\tsrc/app.py",
+    ]
+
+
+async def test_a_job_that_changed_nothing_leaves_nothing(repository: PersonsRepository) -> None:
+    before = repository.fingerprint()
+    workspace = await job_in(repository.top).open()
+    await call(workspace, "read_file", path="README.md")
+    assert await workspace.close() == "Nothing was changed in the repository."
+    assert workspace.left == Facts()
+    assert repository.branches() == ["main"]
+    after = repository.fingerprint()
+    assert {name for name in after if before.get(name) != after[name]} <= {
+        # directories in which something came and went
+        ".git", ".git/refs", ".git/refs/heads",
+    }  # fmt: skip
+    assert before.keys() == after.keys()
+
+
+async def test_two_jobs_work_in_one_repository_at_once(repository: PersonsRepository) -> None:
+    jobs = [job_in(repository.top, pk=pk) for pk in (1, 2, 3)]
+    workspaces = await asyncio.gather(*(job.open() for job in jobs))
+    await asyncio.gather(
+        *(
+            call(workspace, "write_file", path="README.md", text=f"{workspace.job_id}\n")
+            for workspace in workspaces
+        )
+    )
+    await asyncio.gather(*(call(one, "commit", message="Mine") for one in workspaces))
+    await asyncio.gather(*(workspace.close() for workspace in workspaces))
+    for pk in (1, 2, 3):
+        assert repository.shown(f"holdfast/job-{pk}:README.md") == str(pk)
+    assert repository.shown("main:README.md") == "hello\nworld"
+
+
+async def test_a_branch_of_the_same_name_is_left_alone(repository: PersonsRepository) -> None:
+    """Another installation, or another database, counted its jobs as well."""
+    repository.git("branch", "holdfast/job-1")
+    repository.git("tag", "holdfast/job-1-2", "main")
+    job = job_in(repository.top)
+    workspace = await job.open()
+    assert job.branch == "holdfast/job-1-2"
+    await call(workspace, "write_file", path="new", text="x")
+    await workspace.close()
+    assert repository.git("rev-parse", "holdfast/job-1") == repository.git("rev-parse", "main")
+    assert repository.shown("refs/heads/holdfast/job-1-2:new") == "x"
+
+
+async def test_opening_again_goes_on_where_it_stood(repository: PersonsRepository) -> None:
+    job = job_in(repository.top)
+    first = await job.open()
+    await call(first, "write_file", path="edited", text="not committed")
+    await first.release()
+    again = await job.open()
+    assert len(job.checkpoints) == 1
+    assert again.root == first.root
+    assert "not committed" in (await call(again, "read_file", path="edited")).result
+    await again.close()
+    assert repository.shown("holdfast/job-1:edited") == "not committed"
+
+
+async def test_opening_after_the_close_goes_on_from_the_branch(
+    repository: PersonsRepository,
+) -> None:
+    """The worker died between taking the worktree down and ending the job."""
+    job = job_in(repository.top)
+    first = await job.open()
+    await call(first, "write_file", path="done", text="x")
+    await first.close()
+    again = await job.open()
+    assert "[lines 1 to 1 of 1]\nx" in (await call(again, "read_file", path="done")).result
+    assert await again.close() == first.left.sentence if first.left else False
+
+
+async def test_an_older_generation_changes_nothing_once_a_newer_has_opened(
+    repository: PersonsRepository,
+) -> None:
+    job = job_in(repository.top)
+    older = await job.open()
+    newer = await job.open()
+    for name, arguments in (
+        ("write_file", {"path": "late", "text": "x"}),
+        ("edit_file", {"path": "README.md", "old_text": "hello", "new_text": "x"}),
+        ("delete_file", {"path": "README.md"}),
+        ("commit", {"message": "late"}),
+        ("run_command", {"argv": ["touch", "late"]}),
+        ("read_file", {"path": "README.md"}),
+        ("search_files", {"text": "hello"}),
+        ("show_changes", {}),
+    ):
+        outcome = await call(older, name, **arguments)
+        assert (outcome.state, outcome.error_code) == (
+            State.INTERRUPTED,
+            ErrorCode.RUNTIME_LOST,
+        ), name
+    with pytest.raises(StaleFence):
+        await older.close()
+    await older.release()
+    assert "[nothing has changed]" in (await call(newer, "show_changes")).result
+    await newer.close()
+    assert repository.branches() == ["main"]
+    with pytest.raises(StaleFence):
+        await older.close()
+
+
+async def test_a_claim_that_was_overtaken_opens_nothing(repository: PersonsRepository) -> None:
+    job = job_in(repository.top)
+    old, new = job.claim(), job.claim()
+    workspace = await open_workspace(job, fence=new, checkpoint=job.checkpoint)
+    with pytest.raises(StaleFence):
+        await open_workspace(job, fence=old, checkpoint=job.checkpoint)
+    assert (await call(workspace, "read_file", path="README.md")).state == State.SUCCEEDED
+    await workspace.close()
+
+
+async def test_nothing_is_made_when_the_checkpoint_is_refused(
+    repository: PersonsRepository,
+) -> None:
+    def stale(_fence: Fence, **_columns: str) -> None:
+        raise StaleFence
+
+    before = repository.fingerprint()
+    job = job_in(repository.top)
+    with pytest.raises(StaleFence):
+        await open_workspace(job, fence=job.claim(), checkpoint=stale)
+    assert repository.fingerprint() == before
+    assert not Place(1).base.exists()
+
+
+async def test_calls_left_behind_do_nothing_after_the_close(
+    repository: PersonsRepository,
+) -> None:
+    """A cancelled call goes on in its thread; the close waits for it, and it sees the close."""
+    workspace = await job_in(repository.top).open()
+    running = asyncio.ensure_future(shell(workspace, "touch started; sleep 1000"))
+    await asyncio.to_thread(wait_until, (workspace.root / "started").exists, "the command runs")
+    waiting = asyncio.ensure_future(call(workspace, "write_file", path="late", text="x"))
+    running.cancel()
+    await workspace.close()
+    assert (await waiting).state in {State.INTERRUPTED, State.SUCCEEDED}
+    assert not workspace.root.parent.exists()
+    assert (await call(workspace, "read_file", path="README.md")).state == State.INTERRUPTED
+
+
+async def test_a_probe_reads_and_is_refused_everything_else(
+    repository: PersonsRepository,
+) -> None:
+    job = job_in(repository.top, tier="probe", checks={"tests": ["true"]})
+    workspace = await job.open()
+    assert {tool.name for tool in workspace.registry()} == {
+        "list_files", "read_file", "search_files", "show_changes",
+    }  # fmt: skip
+    for name in (
+        "write_file", "edit_file", "delete_file", "commit", "run_checks", "run_command",
+    ):  # fmt: skip
+        outcome = await call(workspace, name)
+        assert (outcome.state, outcome.error_code) == (
+            State.REFUSED,
+            ErrorCode.COMMAND_REFUSED,
+        )
+    await workspace.close()
+
+
+async def test_a_curated_job_runs_checks_and_no_commands(repository: PersonsRepository) -> None:
+    job = job_in(repository.top, tier="curated", checks={"tests": ["true"]})
+    workspace = await job.open()
+    assert (await call(workspace, "run_checks", name="tests")).state == State.SUCCEEDED
+    for name, arguments in (
+        ("run_command", {"argv": ["true"]}),
+        ("run_checks", {"name": "other"}),
+    ):
+        outcome = await call(workspace, name, **arguments)
+        assert (outcome.state, outcome.error_code) == (
+            State.REFUSED,
+            ErrorCode.COMMAND_REFUSED,
+        )
+    await workspace.close()
+
+
+async def test_the_model_is_told_where_it_works(repository: PersonsRepository) -> None:
+    job = job_in(repository.top, checks={"tests": ["true"], "lint": ["true"]})
+    job.cwd = str(repository.top / "src")
+    workspace = await job.open()
+    assert "holdfast/job-1" in workspace.briefing
+    assert "the directory src/" in workspace.briefing
+    assert "lint, tests" in workspace.briefing
+    assert str(repository.top) not in workspace.briefing
+    assert "/src\n" in (await call(workspace, "run_command", argv=["pwd"])).result
+    await workspace.close()
+
+
+async def test_a_directory_that_no_commit_has_is_worked_in_from_the_top(
+    repository: PersonsRepository,
+) -> None:
+    (repository.top / "untracked").mkdir()
+    job = job_in(repository.top)
+    job.cwd = str(repository.top / "untracked")
+    workspace = await job.open()
+    assert "job-1\n" in (await call(workspace, "run_command", argv=["pwd"])).result
+    await workspace.close()
+
+
+@pytest.mark.parametrize("name", ["with space", "Grüße 日本", "-dash", "quo'te\"s"])
+async def test_paths_may_hold_anything(tmp_path: Path, name: str) -> None:
+    repository = PersonsRepository(tmp_path / name)
+    repository.commit({"ä ö/日本 .txt": "one\n", os.fsdecode(b"latin-\xe4"): "two\n"})
+    workspace = await job_in(repository.top).open()
+    await call(workspace, "edit_file", path="ä ö/日本 .txt", old_text="one", new_text="two")
+    listed = (await call(workspace, "list_files", recursive=True)).result
+    assert "ä ö/日本 .txt" in listed
+    assert "latin-\ufffd" in listed
+    assert "1 file" in (await call(workspace, "show_changes")).result
+    await workspace.close()
+    assert repository.shown("holdfast/job-1:ä ö/日本 .txt") == "two"
+
+
+async def test_a_bare_repository_is_worked_in(
+    repository: PersonsRepository, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare.git"
+    repository.git("clone", "--quiet", "--bare", str(repository.top), str(bare))
+    workspace = await job_in(bare).open()
+    await call(workspace, "write_file", path="new", text="x")
+    await workspace.close()
+    assert repository.git("show", "holdfast/job-1:new", cwd=bare) == "x"
+
+
+async def test_a_detached_head_is_left_detached(repository: PersonsRepository) -> None:
+    first = repository.git("rev-parse", "HEAD")
+    repository.commit({"README.md": "more"})
+    repository.git("checkout", "--quiet", "--detach", first)
+    workspace = await job_in(repository.top).open()
+    await call(workspace, "write_file", path="new", text="x")
+    await workspace.close()
+    assert repository.git("rev-parse", "HEAD") == first
+    assert repository.git("rev-parse", "holdfast/job-1^") == first
+
+
+async def test_a_submodule_is_neither_entered_nor_lost(
+    repository: PersonsRepository, tmp_path: Path
+) -> None:
+    library = PersonsRepository(tmp_path / "library")
+    head = library.commit({"lib.py": "canary"})
+    repository.git(
+        "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library.top),
+        "vendor/lib",
+    )  # fmt: skip
+    repository.git("commit", "--quiet", "-m", "Add a library")
+    workspace = await job_in(repository.top).open()
+    for name, arguments in (
+        ("write_file", {"path": "vendor/lib/evil", "text": "x"}),
+        ("read_file", {"path": "vendor/lib/lib.py"}),
+        ("list_files", {"path": "vendor/lib"}),
+    ):
+        outcome = await call(workspace, name, **arguments)
+        assert outcome.error_code == ErrorCode.PATH_REFUSED
+    await shell(workspace, "rmdir vendor/lib; echo x > other")
+    await workspace.close()
+    changed = repository.git("diff", "--name-only", "main", "holdfast/job-1")
+    assert changed == "other"
+    assert head in repository.git("ls-tree", "holdfast/job-1", "vendor/lib")
+
+
+async def test_a_shallow_and_sparse_repository_is_worked_in(
+    repository: PersonsRepository, tmp_path: Path
+) -> None:
+    repository.commit({"a/x": "1", "b/x": "2"})
+    sparse = tmp_path / "sparse"
+    repository.git("clone", "--quiet", "--depth=1", f"file://{repository.top}", str(sparse))
+    repository.git("sparse-checkout", "set", "a", cwd=sparse)
+    workspace = await job_in(sparse).open()
+    await call(workspace, "write_file", path="a/x", text="3")
+    await workspace.close()
+    assert repository.git("show", "holdfast/job-1:a/x", cwd=sparse) == "3"
+    assert repository.git("show", "holdfast/job-1:b/x", cwd=sparse) == "2"
+
+
+async def test_a_name_that_is_taken_by_a_branch_is_said_so(
+    repository: PersonsRepository,
+) -> None:
+    repository.git("branch", "holdfast")
+    with pytest.raises(WorkspaceRefused) as failed:
+        await job_in(repository.top).open()
+    assert failed.value.code == ErrorCode.WORKSPACE_FAILED
+    assert repository.branches() == ["holdfast", "main"]
+
+
+async def test_a_base_commit_that_is_gone_is_said_so(repository: PersonsRepository) -> None:
+    job = job_in(repository.top)
+    job.base_commit, job.branch = "1" * 40, "holdfast/job-1"
+    with pytest.raises(WorkspaceRefused) as failed:
+        await job.open()
+    assert failed.value.code == ErrorCode.WORKSPACE_FAILED
+
+
+async def test_a_worktree_that_git_forgot_is_not_thrown_away(
+    repository: PersonsRepository,
+) -> None:
+    job = job_in(repository.top)
+    workspace = await job.open()
+    await call(workspace, "write_file", path="precious", text="x")
+    await workspace.release()
+    for directory in (repository.common / "worktrees").iterdir():
+        directory.rename(directory.parent.parent / "elsewhere")
+    with pytest.raises(WorkspaceRefused):
+        await job.open()
+    assert (workspace.root / "precious").read_text() == "x"
+
+
+async def test_a_worktree_that_somebody_removed_is_made_again(
+    repository: PersonsRepository,
+) -> None:
+    job = job_in(repository.top)
+    workspace = await job.open()
+    await call(workspace, "write_file", path="done", text="x")
+    await call(workspace, "commit", message="Done")
+    await workspace.release()
+    repository.git("worktree", "remove", "--force", str(workspace.root))
+    again = await job.open()
+    assert (await call(again, "read_file", path="done")).state == State.SUCCEEDED
+    await again.close()
+
+
+async def test_another_databases_job_of_the_same_number_is_put_away_first(
+    repository: PersonsRepository, tmp_path: Path
+) -> None:
+    older = await job_in(repository.top).open()
+    await call(older, "write_file", path="older", text="x")
+    await older.release()
+    other = PersonsRepository(tmp_path / "other")
+    other.commit({"a": "1"})
+    for directory, branch in (
+        (repository.top, "holdfast/job-1-2"),
+        (other.top, "holdfast/job-1"),
+    ):
+        job = job_in(directory)
+        workspace = await job.open()
+        assert job.branch == branch
+        await call(workspace, "write_file", path="newer", text="y")
+        await workspace.release()
+    assert repository.shown("holdfast/job-1:older") == "x"
+    assert repository.shown("holdfast/job-1-2:newer") == "y"
+
+
+async def test_a_foreign_worktree_whose_repository_is_gone_is_kept_aside(
+    repository: PersonsRepository, tmp_path: Path, home: Path
+) -> None:
+    older = await job_in(repository.top).open()
+    await call(older, "write_file", path="older", text="x")
+    await older.release()
+    repository.top.rename(tmp_path / "moved")
+    other = PersonsRepository(tmp_path / "other")
+    other.commit({"a": "1"})
+    workspace = await job_in(other.top).open()
+    await workspace.close()
+    (kept,) = (home / "worktrees").iterdir()
+    assert (kept / "job-1" / "older").read_text() == "x"
+
+
+async def test_what_a_program_closed_off_is_kept_and_removed_all_the_same(
+    repository: PersonsRepository,
+) -> None:
+    workspace = await job_in(repository.top).open()
+    await shell(
+        workspace,
+        "mkdir -p deep/er; echo x > deep/er/file; chmod 0 deep/er/file deep/er deep; "
+        "mkfifo pipe; ln -s /etc link",
+    )
+    await workspace.close()
+    assert repository.shown("holdfast/job-1:deep/er/file") == "x"
+    assert repository.shown("holdfast/job-1:link") == "/etc"
+    assert not workspace.root.parent.exists()
+
+
+async def test_a_cancelled_opening_leaves_no_program_and_can_be_repeated(
+    repository: PersonsRepository,
+) -> None:
+    job = job_in(repository.top)
+    opening = asyncio.ensure_future(job.open())
+    await asyncio.to_thread(wait_until, Place(1).running.exists, "it has begun")
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    workspace = await job.open()
+    assert (await call(workspace, "read_file", path="README.md")).state == State.SUCCEEDED
+    await workspace.close()
+    assert repository.branches() == ["main"]
+
+
+def test_a_job_is_what_a_row_is() -> None:
+    """The stand-in of these tests has what a workspace needs of `WorkJob`, and no more."""
+    assert {"pk", "cwd", "authority", "base_commit", "branch"} <= set(Job.__annotations__)
