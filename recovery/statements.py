@@ -7,11 +7,14 @@ one is open; it either writes all of its move or nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from django.conf import settings
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.models import Model
+
+M = TypeVar("M", bound=Model)
 
 
 def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -20,11 +23,17 @@ def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     It is prepared where the session is ours alone; a pooler gives each transaction to any.
     Errors are Django's, as from its own cursors.
     """
-    connection.ensure_connection()
-    connection.validate_no_broken_transaction()
-    session = connection.connection
+    database = connections[DEFAULT_DB_ALIAS]
+    database.ensure_connection()
+    database.validate_no_broken_transaction()
+    session = database.connection
     if session.prepare_threshold is None and not settings.DATABASE_POOLED:
         session.prepare_threshold = 0
-    with connection.wrap_database_errors, psycopg.Cursor(session) as cursor:
-        cursor.execute(statement, parameters)
-        return cursor.fetchall()
+    with database.wrap_database_errors:
+        return psycopg.Cursor(session).execute(statement, parameters).fetchall()
+
+
+def known_row(model: type[M], **columns: Any) -> M:
+    """Return a row of which only these columns are known; others are read when asked for."""
+    names = [f.attname for f in model._meta.concrete_fields if f.attname in columns]
+    return model.from_db(DEFAULT_DB_ALIAS, names, [columns[name] for name in names])

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from django.db import transaction
+from typing import Any, Final
 
 from recovery.errors import BoundExceeded, ErrorCode
 from recovery.fences import Fence
+from recovery.statements import run
+from turns import events
 from work import bounds
-from work.models import WorkJob
-from work.transitions.locks import lock_owned
+from work.transitions.locks import OWNED, RAISED, next_mark_sql, presented, refusal
+
+_CHECKPOINT: Final = f"""
+    WITH {OWNED}, kept AS (
+        UPDATE work_workjob j SET {{columns}}, write_mark = {next_mark_sql("j")}
+        FROM mine WHERE j.id = mine.id RETURNING j.conversation_id
+    ), {RAISED.format(written="kept")}
+    SELECT conversation_id FROM kept
+"""  # noqa: S608  constants
+_SESSION: Final = _CHECKPOINT.format(
+    columns="acp_session_id = %(session)s, acp_cursor = %(cursor)s"
+)
+_WORKSPACE: Final = _CHECKPOINT.format(
+    columns="base_commit = %(base_commit)s, branch = %(branch)s"
+)
 
 
 def checkpoint_session(fence: Fence, session_id: str, cursor: int) -> None:
@@ -22,7 +35,7 @@ def checkpoint_session(fence: Fence, session_id: str, cursor: int) -> None:
     """
     if len(session_id.encode()) > bounds.ACP_SESSION_ID_MAX_BYTES:
         raise BoundExceeded(ErrorCode.PROVIDER_PROTOCOL)
-    _checkpoint(fence, acp_session_id=session_id, acp_cursor=cursor)
+    _checkpoint(fence, _SESSION, session=session_id, cursor=cursor)
 
 
 def checkpoint_workspace(fence: Fence, base_commit: str, branch: str) -> None:
@@ -31,10 +44,11 @@ def checkpoint_workspace(fence: Fence, base_commit: str, branch: str) -> None:
     Raises:
         StaleFence: the job has ended, was released or claimed by another. Nothing was written.
     """
-    _checkpoint(fence, base_commit=base_commit, branch=branch)
+    _checkpoint(fence, _WORKSPACE, base_commit=base_commit, branch=branch)
 
 
-@transaction.atomic(durable=True)
-def _checkpoint(fence: Fence, **columns: Any) -> None:
-    lock_owned(fence)
-    WorkJob.objects.filter(pk=fence.pk).update(**columns, write_mark=fence.next_mark())
+def _checkpoint(fence: Fence, statement: str, **columns: Any) -> None:
+    kept = run(statement, presented(fence, **columns))
+    if not kept:
+        raise refusal(fence, "the checkpoint was not taken")
+    events.announce_on_commit(kept[0][0])

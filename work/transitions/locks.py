@@ -1,4 +1,4 @@
-"""The first lines of every transition: lock the conversation, lock the job, check the fence.
+"""The first lines of every transition: lock the conversation and the job, check the fence.
 
 A transition that is one statement begins with `OWNED` or `STARTING`. One of several statements
 begins with `lock_owned`.
@@ -30,19 +30,15 @@ __all__ = [
     "refusal",
 ]
 
-# The job is read again under the lock of its conversation: `mine` is as it is then. What else
-# the statement reads is as it was when it began, and nobody's but this owner's to change.
+# Both are locked in this order, and read as they are then. What else the statement reads is as
+# it was when it began, and nobody's but this owner's to change.
 _OWNED: Final = """
-    held AS MATERIALIZED (
-        SELECT c.id FROM turns_conversation c
-        WHERE c.id = (SELECT conversation_id FROM work_workjob WHERE id = %(job)s)
-        FOR NO KEY UPDATE
-    ), mine AS MATERIALIZED (
+    mine AS MATERIALIZED (
         SELECT j.id, j.conversation_id, j.budget
-        FROM work_workjob j JOIN held ON held.id = j.conversation_id
+        FROM work_workjob j JOIN turns_conversation c ON c.id = j.conversation_id
         WHERE j.id = %(job)s AND j.state = 'running' AND {more}
             AND j.generation = %(generation)s AND j.claim_token = %(token)s
-        FOR NO KEY UPDATE OF j
+        FOR NO KEY UPDATE OF c, j
     )
 """
 OWNED: Final = _OWNED.format(more="true")

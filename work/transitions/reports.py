@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,11 +15,12 @@ from recovery.statements import run
 from turns import events
 from turns.digests import digest
 from work.limits import JobLimits
-from work.models import JobReport, WorkJob
+from work.models import JobReport
 from work.transitions.locks import OWNED, RAISED, presented, refusal
 
 CUT_MARK: Final = "\n[cut: the report was {bytes} bytes]"
 
+_BUDGET: Final = "SELECT budget::text FROM work_workjob WHERE id = %(job)s"
 _FIELDS: Final = [field.attname for field in JobReport._meta.concrete_fields]
 _APPEND: Final = f"""
     WITH {OWNED}, written AS (
@@ -61,10 +63,10 @@ def append_report(fence: Fence, text: str) -> JobReport:
         IllegalTransition: another report is written. Nothing was written.
     """
     # the budget never changes, so it is read without a lock
-    budget = WorkJob.objects.filter(pk=fence.pk).values_list("budget", flat=True).first()
-    if budget is None:
+    budget = run(_BUDGET, {"job": fence.pk})
+    if not budget:
         raise StaleFence
-    kept = bounded_report(text, JobLimits.stored(budget).report_bytes)
+    kept = bounded_report(text, JobLimits.stored(json.loads(budget[0][0])).report_bytes)
     if not kept.text:
         raise Refused(ErrorCode.EMPTY_OUTPUT)
     report = {"text": kept.text, "digest": kept.digest, "bytes": kept.bytes}

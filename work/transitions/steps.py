@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from django.db import connection
 
 from recovery.errors import ErrorCode, IllegalTransition, Refused
 from recovery.fences import Fence
-from recovery.statements import run
+from recovery.statements import known_row, run
 from turns import events
 from turns.transitions.calls import bounded_result
 from work.models import WorkStep
@@ -32,9 +32,9 @@ _FINISH: Final = f"""
             finished_at = statement_timestamp(), write_mark = {next_mark_sql("s")}
         FROM mine WHERE s.id = %(step)s AND s.job_id = mine.id
             AND (s.state = 'running' OR s.state = 'requested' AND %(state)s <> 'succeeded')
-        RETURNING mine.conversation_id, {_COLUMNS}
+        RETURNING mine.conversation_id
     ), {RAISED.format(written="finished")}
-    SELECT * FROM finished
+    SELECT conversation_id FROM finished
 """  # noqa: S608  constants
 
 
@@ -49,7 +49,9 @@ def start_step(fence: Fence, step_id: int) -> WorkStep:
     started = run(_START, presented(fence, step=step_id))
     if not started:
         raise refusal(fence, "the call does not wait to be started", starting=True)
-    return _written(started)
+    [(conversation_id, *values)] = started
+    events.announce_on_commit(conversation_id)
+    return WorkStep.from_db(connection.alias, _FIELDS, values)
 
 
 def finish_step(
@@ -82,7 +84,17 @@ def finish_step(
     }
     finished = run(_FINISH, presented(fence, step=step_id, **outcome))
     if finished:
-        return _written(finished)
+        events.announce_on_commit(finished[0][0])
+        return known_row(
+            WorkStep,
+            id=step_id,
+            job_id=fence.pk,
+            state=state.value,
+            error_code=code,
+            result=kept.text,
+            result_digest=kept.digest,
+            result_bytes=kept.bytes,
+        )
     refused = refusal(fence, "the call has not been started")
     step = WorkStep.objects.filter(pk=step_id, job_id=fence.pk).first()
     if isinstance(refused, IllegalTransition) and step and step.finished_at is not None:
@@ -90,10 +102,3 @@ def finish_step(
             return step
         refused = Refused(ErrorCode.TOOL_OUTCOME_CONFLICT)
     raise refused
-
-
-def _written(rows: list[tuple[Any, ...]]) -> WorkStep:
-    """Return the step that a statement wrote; its conversation is told once that commits."""
-    [(conversation_id, *values)] = rows
-    events.announce_on_commit(conversation_id)
-    return WorkStep.from_db(connection.alias, _FIELDS, values)
