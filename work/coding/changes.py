@@ -110,11 +110,13 @@ class JobBranch:
         return text, len(answer) > bounds.DIFF_MAX_BYTES
 
     def files(self) -> list[str]:
-        """Return every file that Git keeps or would keep: not those it is told to ignore."""
-        return self._git.names(
+        """Return every file that Git keeps or would keep, in order: not those it is told to
+        ignore."""
+        names = self._git.names(
             "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate", "-z",
             at=self._at, cwd=self._place.tree,
         )  # fmt: skip
+        return sorted(names)
 
     def _named_between(self, old: str, new: str) -> list[str]:
         return self._git.names(

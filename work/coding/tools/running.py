@@ -122,10 +122,10 @@ async def _run(workspace: Workspace, words: list[str]) -> str:
         # The thread sees it to its end; nobody waits for that.
         program.stop()
         raise
-    return _told(ended, touched)
+    return told(ended, touched)
 
 
-def _told(ended: Ended, touched: list[str]) -> str:
+def told(ended: Ended, touched: list[str]) -> str:
     """Return what the model is told of a program that ended well; raise it otherwise."""
     lines = []
     if touched:

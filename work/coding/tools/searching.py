@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from work.coding.workspace import Workspace
 
 _OUTPUT_BYTES: Final = 56 * 1024
-_LIMITS: Final = Limits(
+LIMITS: Final = Limits(
     timeout_seconds=bounds.SEARCH_SECONDS,
     grace_seconds=0.0,
     cpu_seconds=bounds.SEARCH_SECONDS + 1,
@@ -81,7 +81,7 @@ def tool(workspace: Workspace) -> Tool[SearchFiles]:
             ]  # fmt: skip
             try:
                 ended = workspace.read_with(
-                    workspace.searcher(command, _LIMITS, list(_READ_TO_START))
+                    workspace.searcher(command, LIMITS, list(_READ_TO_START))
                 )
             finally:
                 said.unlink(missing_ok=True)

@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from recovery.errors import ErrorCode
+from tests.support.waiting import wait_until
+from tests.work.coding.repositories import PersonsRepository, call, job_in, shell
+from turns.bounds import TOOL_RESULT_MAX_BYTES
+from turns.tools.registry import Effect, State, ToolFailed
+from turns.tools.runner import Outcome
+from work.coding import bounds, confinement
+from work.coding.confinement import Hold
+from work.coding.orders import End, Ended, Stream
+from work.coding.tools import running, searching
+from work.coding.workspace import Workspace
+
+
+@pytest.fixture
+async def workspace(repository: PersonsRepository) -> AsyncIterator[Workspace]:
+    repository.commit({".gitignore": "*.log\nbuild/\n"})
+    job = job_in(repository.top, checks={"fails": ["/bin/sh", "-c", "echo wrong; exit 3"]})
+    workspace = await job.open()
+    yield workspace
+    await workspace.close()
+
+
+def ended(outcome: Outcome) -> tuple[State, ErrorCode | None]:
+    return outcome.state, outcome.error_code
+
+
+WRONG = (State.FAILED, ErrorCode.INVALID_TOOL_ARGUMENTS)
+
+
+async def test_each_tool_says_truly_what_it_does(workspace: Workspace) -> None:
+    effects = {tool.name: tool.effect for tool in workspace.registry()}
+    assert effects == {
+        "list_files": Effect.READ,
+        "read_file": Effect.READ,
+        "search_files": Effect.READ,
+        "show_changes": Effect.READ,
+        "edit_file": Effect.REVERSIBLE,
+        "write_file": Effect.REVERSIBLE,
+        "delete_file": Effect.REVERSIBLE,
+        "commit": Effect.REVERSIBLE,
+        "run_checks": Effect.EXTERNAL,
+        "run_command": Effect.EXTERNAL,
+    }
+
+
+# --- Looking ----------------------------------------------------------------------------------
+
+
+async def test_a_directory_is_listed(workspace: Workspace) -> None:
+    listed = await call(workspace, "list_files")
+    assert listed.result.splitlines() == [
+        ".gitignore  13 bytes",
+        "README.md  12 bytes",
+        "src/",
+    ]
+    assert (await call(workspace, "list_files", path="src")).result == "app.py  15 bytes"
+
+
+async def test_all_files_are_listed_but_those_git_ignores(workspace: Workspace) -> None:
+    for path in ("new/deep", "noise.log", "build/out"):
+        await call(workspace, "write_file", path=path, text="x")
+    listed = await call(workspace, "list_files", recursive=True)
+    assert listed.result.splitlines() == [
+        ".gitignore",
+        "README.md",
+        "new/deep",
+        "src/app.py",
+    ]
+    below = await call(workspace, "list_files", recursive=True, path="src/")
+    assert below.result == "src/app.py"
+
+
+async def test_a_long_listing_says_how_much_more_there_is(workspace: Workspace) -> None:
+    await shell(workspace, "mkdir many; cd many; seq 600 | xargs touch")
+    listed = (await call(workspace, "list_files", path="many")).result.splitlines()
+    assert (len(listed), listed[-1]) == (501, "[and 100 more]")
+
+
+async def test_lines_of_a_file_are_read(workspace: Workspace) -> None:
+    await call(workspace, "write_file", path="n", text="".join(f"{n}\n" for n in range(1, 9)))
+    read = await call(workspace, "read_file", path="n", first_line=3, lines=2)
+    assert read.result == "[lines 3 to 4 of 8]\n3\n4\n"
+    assert ended(await call(workspace, "read_file", path="n", first_line=9)) == WRONG
+    await call(workspace, "write_file", path="empty", text="")
+    assert (await call(workspace, "read_file", path="empty")).result == "[empty]"
+
+
+async def test_a_large_file_is_read_within_the_bound(workspace: Workspace) -> None:
+    await shell(
+        workspace,
+        "yes 'ä line of text' | head -n 9000 > large; "
+        "head -c 9000 /dev/zero | tr '\\0' y > long",
+    )
+    read = await call(workspace, "read_file", path="large")
+    assert read.result.startswith("[lines 1 to 500 of 9000]\n")
+    assert len(read.result.encode()) <= TOOL_RESULT_MAX_BYTES
+    cut = (await call(workspace, "read_file", path="long")).result
+    assert cut.endswith("y [cut: the line has 9000 bytes]\n")
+
+
+async def test_what_is_not_text_is_said_to_be_so(workspace: Workspace) -> None:
+    await shell(workspace, "printf 'a\\0b' > binary; printf 'gr\\374n' > latin")
+    read = await call(workspace, "read_file", path="binary")
+    assert read.result == "[binary is not text: 3 bytes]"
+    assert "gr\ufffdn" in (await call(workspace, "read_file", path="latin")).result
+
+
+@pytest.mark.parametrize("path", ["absent", "src", "", "src/app.py/x"])
+async def test_a_file_that_is_not_there_is_not_found(workspace: Workspace, path: str) -> None:
+    read = await call(workspace, "read_file", path=path)
+    assert ended(read) == (State.FAILED, ErrorCode.NOT_FOUND)
+
+
+async def test_texts_and_patterns_are_found(workspace: Workspace) -> None:
+    await call(workspace, "write_file", path="src/b.py", text="a = (1)\nHELLO(1)\n")
+    await call(workspace, "write_file", path="noise.log", text="hello")
+    found = await call(workspace, "search_files", text="hello")
+    assert found.result.splitlines() == [
+        "README.md:1:hello",
+        "src/app.py:1:print('hello')",
+        "[2 hits in 4 files]",
+    ]
+    literal = await call(workspace, "search_files", text="(1)")
+    assert literal.result.splitlines()[:2] == ["src/b.py:1:a = (1)", "src/b.py:2:HELLO(1)"]
+    pattern = await call(
+        workspace, "search_files", text=r"^hel+o\b", regex=True, ignore_case=True
+    )
+    assert pattern.result.splitlines()[:2] == ["README.md:1:hello", "src/b.py:2:HELLO(1)"]
+    below = await call(workspace, "search_files", text="hello", path="src")
+    assert below.result.splitlines()[0] == "src/app.py:1:print('hello')"
+
+
+async def test_hits_are_bounded(workspace: Workspace) -> None:
+    await shell(workspace, f"yes {'x' * 900} | head -n 500 > many")
+    found = (await call(workspace, "search_files", text="x")).result.splitlines()
+    assert len(found) == bounds.SEARCH_HITS + 1
+    assert found[0].endswith("x [cut]")
+    assert found[-1] == "[there are more than 100 hits: ask more narrowly]"
+
+
+async def test_a_pattern_that_would_take_for_ever_is_given_up(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "LIMITS", replace(searching.LIMITS, timeout_seconds=1.0))
+    await call(workspace, "write_file", path="evil", text="a" * 60 + "!\n")
+    found = await call(workspace, "search_files", text="(a+)+$", regex=True)
+    assert ended(found) == (State.FAILED, ErrorCode.TOOL_TIMEOUT)
+    assert ended(await call(workspace, "search_files", text="(", regex=True)) == WRONG
+
+
+# --- Changing ---------------------------------------------------------------------------------
+
+
+async def test_text_is_replaced_where_it_occurs_once(workspace: Workspace) -> None:
+    edited = await call(
+        workspace, "edit_file", path="README.md", old_text="world\n", new_text="moon\n"
+    )
+    assert edited.result == "Replaced at line 2."
+    assert (workspace.root / "README.md").read_text() == "hello\nmoon\n"
+
+
+@pytest.mark.parametrize(
+    ("old_text", "said"),
+    [
+        ("absent", "`old_text` does not occur in the file."),
+        ("l", "`old_text` occurs 3 times. Give more of what is around it."),
+    ],
+)
+async def test_text_that_does_not_occur_once_is_not_replaced(
+    workspace: Workspace, old_text: str, said: str
+) -> None:
+    edited = await call(
+        workspace, "edit_file", path="README.md", old_text=old_text, new_text="x"
+    )
+    assert (ended(edited), edited.result) == (WRONG, said)
+    assert (workspace.root / "README.md").read_text() == "hello\nworld\n"
+
+
+async def test_lines_that_end_otherwise_are_said_to(workspace: Workspace) -> None:
+    await shell(workspace, "printf 'one\\r\\ntwo\\r\\n' > dos")
+    edited = await call(
+        workspace, "edit_file", path="dos", old_text="one\ntwo", new_text="three"
+    )
+    assert "CR LF" in edited.result
+    await call(workspace, "edit_file", path="dos", old_text="two", new_text="2")
+    assert (workspace.root / "dos").read_bytes() == b"one\r\n2\r\n"
+
+
+async def test_a_file_is_created_replaced_and_deleted(workspace: Workspace) -> None:
+    created = await call(
+        workspace, "write_file", path="bin/run", text="#!/bin/sh\n", executable=True
+    )
+    assert created.result == "Created: 10 bytes."
+    replaced = await call(workspace, "write_file", path="bin/run", text="#!/bin/sh\ntrue\n")
+    assert replaced.result == "Replaced: 15 bytes."
+    assert (await call(workspace, "run_command", argv=["bin/run"])).state == State.SUCCEEDED
+    assert (await call(workspace, "delete_file", path="bin/run")).result == "Deleted."
+    gone = await call(workspace, "delete_file", path="bin/run")
+    assert ended(gone) == (State.FAILED, ErrorCode.NOT_FOUND)
+
+
+async def test_text_that_no_file_can_hold_is_refused(workspace: Workspace) -> None:
+    assert ended(await call(workspace, "write_file", path="x", text="a\0b")) == WRONG
+    assert ended(await call(workspace, "commit", message="a\0b")) == WRONG
+    assert ended(await call(workspace, "commit", message=" \n")) == WRONG
+    assert not (workspace.root / "x").exists()
+
+
+# --- Committing -------------------------------------------------------------------------------
+
+
+async def test_changes_are_shown_since_the_start_and_since_the_commit(
+    workspace: Workspace,
+) -> None:
+    assert (await call(workspace, "show_changes")).result == "[nothing has changed]"
+    await call(workspace, "write_file", path="one", text="1\n")
+    await call(workspace, "commit", message="One")
+    await call(workspace, "write_file", path="two", text="2\n")
+    await call(workspace, "delete_file", path="README.md")
+    start = (await call(workspace, "show_changes")).result
+    assert "+1\n" in start
+    assert "+2\n" in start
+    assert "-hello\n" in start
+    commit = (await call(workspace, "show_changes", since="commit")).result
+    assert "+1\n" not in commit
+    assert "+2\n" in commit
+    below = (await call(workspace, "show_changes", path="two")).result
+    assert "-hello\n" not in below
+
+
+async def test_showing_changes_changes_nothing(
+    workspace: Workspace, repository: PersonsRepository
+) -> None:
+    await call(workspace, "write_file", path="new", text="1\n")
+    own = repository.common / "worktrees" / "job-1"
+    before = {path: path.read_bytes() for path in own.iterdir() if path.is_file()}
+    await call(workspace, "show_changes")
+    assert {path: path.read_bytes() for path in own.iterdir() if path.is_file()} == before
+
+
+async def test_a_large_difference_is_cut(workspace: Workspace) -> None:
+    await shell(workspace, "seq 100000 > numbers")
+    shown = await call(workspace, "show_changes")
+    assert shown.state == State.SUCCEEDED
+    assert shown.result.endswith("[cut: there is more]")
+    assert len(shown.result.encode()) <= TOOL_RESULT_MAX_BYTES
+
+
+async def test_a_commit_says_what_is_in_it(
+    workspace: Workspace, repository: PersonsRepository
+) -> None:
+    await call(workspace, "write_file", path="new", text="1\n")
+    done = await call(workspace, "commit", message="Add it\n\n-F /etc/passwd\n")
+    tip = repository.git("rev-parse", "holdfast/job-1")
+    assert done.result == f"Committed {tip} on holdfast/job-1: 1 files.\nnew"
+    said = repository.git("show", "--no-patch", "--format=%B", tip)
+    assert said == "Add it\n\n-F /etc/passwd\n"
+
+
+async def test_what_git_cannot_keep_does_not_keep_the_rest_out(
+    workspace: Workspace, repository: PersonsRepository
+) -> None:
+    await shell(
+        workspace,
+        "echo 1 > good; mkfifo pipe; mkdir 'git~1' nested; echo x > 'git~1/x'; "
+        "mkdir nested/.git; echo x > nested/file; ln -s x .gitmodules",
+    )
+    done = await call(workspace, "commit", message="Some")
+    assert done.state == State.SUCCEEDED
+    assert done.result.splitlines()[-3:] == ["git~1", "nested", "pipe"]
+    names = repository.git("ls-tree", "-r", "--name-only", "holdfast/job-1").splitlines()
+    assert names == [".gitignore", "README.md", "good", "src/app.py"]
+
+
+# --- Running ----------------------------------------------------------------------------------
+
+
+async def test_a_check_that_fails_is_a_failed_step_that_says_why(workspace: Workspace) -> None:
+    run = await call(workspace, "run_checks", name="fails")
+    assert ended(run) == (State.FAILED, ErrorCode.TOOL_FAILED)
+    assert run.result == "[exit status 3]\nwrong\n"
+
+
+async def test_a_command_is_words_and_not_a_line(workspace: Workspace) -> None:
+    run = await call(workspace, "run_command", argv=["echo", "$HOME; touch x", "*"])
+    assert run.result == "[exit status 0]\n$HOME; touch x *\n"
+    assert ended(await call(workspace, "run_command", argv=["a\0b"])) == WRONG
+    missing = await call(workspace, "run_command", argv=["no-such-program"])
+    assert missing.result.startswith("[it could not be started: No such file or directory]")
+
+
+async def test_output_is_made_plain(workspace: Workspace) -> None:
+    run = await shell(workspace, "printf '\\033[1;31mred\\033[0m\\007\\r\\nnext\\0\\377'")
+    assert run.result == "[exit status 0]\nred\nnext\ufffd"
+
+
+async def test_of_much_output_both_ends_are_told(workspace: Workspace) -> None:
+    """failure H39, H40, H41: the cut is marked, on whole characters, within the bound."""
+    run = await shell(workspace, "echo begin; yes ää | head -c 50M; echo; echo end")
+    assert run.state == State.SUCCEEDED
+    assert run.result.startswith("[exit status 0]\nbegin\nää\n")
+    assert run.result.endswith("\nend\n")
+    kept = bounds.PROGRAM_HEAD_BYTES + bounds.PROGRAM_TAIL_BYTES
+    size = 50 * 1024 * 1024 + len("begin\n\nend\n")
+    assert f"[... {size - kept} bytes are left out here ...]" in run.result
+    assert len(run.result.encode()) <= TOOL_RESULT_MAX_BYTES
+
+
+async def test_output_that_grows_when_it_is_made_text_fits_all_the_same(
+    workspace: Workspace,
+) -> None:
+    run = await shell(workspace, "head -c 60000 /dev/zero | tr '\\0' '\\377'")
+    assert run.state == State.SUCCEEDED
+    assert len(run.result.encode()) <= TOOL_RESULT_MAX_BYTES
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (End.TIMEOUT, ErrorCode.TOOL_TIMEOUT),
+        (End.OUTPUT, ErrorCode.TOOL_RESULT_TOO_LARGE),
+        (End.MEMORY, ErrorCode.TOOL_FAILED),
+    ],
+)
+async def test_a_program_that_was_ended_is_a_failed_step(end: End, code: ErrorCode) -> None:
+    with pytest.raises(ToolFailed) as failed:
+        running.told(Ended(end, output=Stream(b"so far", b"", 6)), [])
+    assert (failed.value.state, failed.value.code) == (State.FAILED, code)
+    assert failed.value.result.endswith("\nso far")
+
+
+async def test_a_cancelled_call_ends_its_program_at_once(workspace: Workspace) -> None:
+    """failure H29: the running process group is signalled and ends."""
+    running = asyncio.ensure_future(
+        shell(workspace, "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done")
+    )
+    pid = workspace.root / "pid"
+    await asyncio.to_thread(wait_until, lambda: pid.exists() and pid.read_text(), "it runs")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    process = Path("/proc", pid.read_text().strip())
+    await asyncio.to_thread(wait_until, lambda: not process.exists(), "it has ended")
+
+
+async def test_where_nothing_can_hold_a_program_none_is_run(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confinement, "hold", lambda: Hold.NONE)
+    run = await shell(workspace, "touch ran")
+    assert ended(run) == (State.UNAVAILABLE, ErrorCode.COMMAND_REFUSED)
+    assert not (workspace.root / "ran").exists()
+    # reading and changing do without
+    assert (await call(workspace, "search_files", text="hello")).state == State.SUCCEEDED
+    assert (await call(workspace, "commit", message="x")).state == State.SUCCEEDED
