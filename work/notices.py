@@ -115,5 +115,9 @@ def _place(facts: Facts) -> list[str]:
     agent = f" with {facts.agent}" if facts.agent else ""
     sentences = [f"It worked on {facts.computer}{agent}."]
     if facts.branch:
-        sentences.append(f"Its branch is {facts.branch}, begun at {facts.base_commit}.")
+        sentences.append(
+            f"Its branch is {facts.branch}, begun at {facts.base_commit}. What it had not "
+            "committed is committed there as its working copy is taken down, if that is still "
+            "to be had; a branch on which nothing happened is removed."
+        )
     return sentences

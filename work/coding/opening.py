@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -127,16 +128,21 @@ class _Opening:
         self.programs.stop()
         if self._lock.acquire(blocking=False):  # otherwise the step lets go
             try:
+                self._clear_up()
                 self._let_go()
             finally:
                 self._lock.release()
+
+    def _clear_up(self) -> None:
+        """Leave nothing where nothing was begun. A step that goes on alone does not: whoever
+        claims the job next may be here by then."""
+        if self.place.generation() == self.generation and self.place.state() is None:
+            worktrees.remove(self.place.base)
 
     def _let_go(self) -> None:
         if self.lock_held is not None:
             os.close(self.lock_held)
             self.lock_held = None
-        if self.place.generation() == self.generation and self.place.state() is None:
-            worktrees.remove(self.place.base)  # nothing was begun
 
     def prepare(self) -> State:
         """Take the place over from whoever had it, and say what is to be made there.
@@ -170,6 +176,8 @@ class _Opening:
                 ErrorCode.WORKSPACE_FAILED, "Git no longer knows the job's working copy."
             )
         else:
+            if state is not None and (state.is_complete or state.lost):
+                wanted = replace(wanted, lost=True)
             state = worktrees.make(self.git, self.place, wanted, still_ours=self._require_ours)
         ground = Ground(
             self.place,

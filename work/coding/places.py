@@ -49,6 +49,8 @@ class State:
     base_commit: str
     # Git's own directory for the worktree, once that is complete and may be worked in
     git_dir: str = ""
+    # an earlier worktree was gone, with whatever had not been committed in it
+    lost: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -70,6 +72,11 @@ class Place:
     def base(self) -> Path:
         """Everything of the job."""
         return _worktrees() / str(self.job_id)
+
+    @property
+    def stays_at(self) -> str:
+        """Where it is below HOLDFAST_HOME, for a person who looks for what was kept."""
+        return f"{self.base.parent.name}/{self.base.name}"
 
     @property
     def tree(self) -> Path:

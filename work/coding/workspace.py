@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -121,6 +121,10 @@ class Workspace:
             f"({self.branch_name}). Paths are relative to the top of the repository.",
             f"The job is about the directory {where}/." if where else "",
             "You may read, not change." if self.authority.tier == PROBE else "",
+            "The working copy was gone and was made anew from the branch: what you had not "
+            "committed is lost."
+            if self._state.lost
+            else "",
         ]
         if self.authority.tier != PROBE and self.authority.checks:
             lines.append(f"Checks you can run: {', '.join(sorted(self.authority.checks))}.")
@@ -266,14 +270,20 @@ class Workspace:
             worktrees.remove(self._place.base)
         except (GitFailed, OSError) as error:
             log.error("coding.worktree_kept", job_id=self.job_id, exc_info=error)
-            return self._facts()
+            return self._facts_as_it_stays()
         return facts
 
-    def _facts(self) -> Facts:
-        tip = self.branch.tip()
+    def _facts_as_it_stays(self) -> Facts:
+        """Return what is known of a worktree that could not be taken down."""
+        stays = Facts(stays_at=self._place.stays_at, lost=self._state.lost)
+        try:
+            tip = self.branch.tip()
+            changed = self.branch.changed_files() if tip != self.base_commit else []
+        except GitFailed:  # the repository is not there any more
+            return stays
         if tip == self.base_commit:
-            return Facts()
-        return Facts(self.branch_name, tip, len(self.branch.changed_files()))
+            return stays
+        return replace(stays, branch=self.branch_name, commit=tip, changed_files=len(changed))
 
     def _release(self) -> None:
         with self._lock:

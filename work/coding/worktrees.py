@@ -26,24 +26,56 @@ from work.coding.places import Place, State
 
 BRANCH: Final = "holdfast/job-{job_id}"
 _NAMES_TRIED: Final = 100
+_LEFT_OUT_NAMED: Final = 5
 _OWNERS_ALL: Final = 0o700
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a job left behind: all empty where it changed nothing."""
+    """What a job left behind: all empty where it changed nothing.
+
+    `kept` says that the last commit is ours, of what the job had not committed; `left_out` what
+    Git could not keep of it; `lost` that a worktree was gone, with whatever was not committed
+    in it. `stays_at` is where the worktree still lies, because it could not be taken down.
+    """
 
     branch: str = ""
     commit: str = ""
     changed_files: int = 0
+    kept: bool = False
+    left_out: tuple[str, ...] = ()
+    lost: bool = False
+    stays_at: str = ""
 
     @property
     def sentence(self) -> str:
         """What a report says of it."""
-        if not self.commit:
-            return "Nothing was changed in the repository."
-        files = "1 file" if self.changed_files == 1 else f"{self.changed_files} files"
-        return f"The work is on branch {self.branch} at commit {self.commit}: {files} changed."
+        return " ".join(self._sentences())
+
+    def _sentences(self) -> Iterator[str]:
+        if self.commit:
+            files = "1 file" if self.changed_files == 1 else f"{self.changed_files} files"
+            at = f"branch {self.branch} at commit {self.commit}"
+            yield f"The work is on {at}: {files} changed."
+        elif not (self.lost or self.stays_at):
+            yield "Nothing was changed in the repository."
+        if self.kept:
+            yield "That commit was made at the end, of what the job had not committed."
+        if self.left_out:
+            named = ", ".join(self.left_out[:_LEFT_OUT_NAMED])
+            more = len(self.left_out) - _LEFT_OUT_NAMED
+            others = f" and {more} more" if more > 0 else ""
+            yield f"Git cannot keep {named}{others}: gone with the working copy."
+        if self.lost:
+            yield (
+                "The working copy was removed by somebody else while the job was at work: what "
+                "was not committed by then is lost."
+            )
+        if self.stays_at:
+            yield (
+                "What was not committed could not be put on the branch: it stays on the "
+                f"worker's machine, in {self.stays_at} of its data directory."
+            )
 
 
 def free_branch(git: Git, at: At, job_id: int) -> str:
@@ -120,11 +152,17 @@ def take_over(git: Git, place: Place, state: State) -> None:
     mend_pointer(place, git_dir)
     empty(place.staging)
     at = At(git_dir, place.tree)
-    if git.commit_of(branch, at=at) is None:
-        git("update-ref", branch, state.base_commit, at=at)
+    _mend_branch(git, at, state)
     git("symbolic-ref", "HEAD", branch, at=at)
     if not (git_dir / "index").is_file():
         git("read-tree", branch, at=at)
+
+
+def _mend_branch(git: Git, at: At, state: State) -> None:
+    """Make the job's branch anew where somebody has removed it; the files are still there."""
+    branch = f"refs/heads/{state.branch}"
+    if git.commit_of(branch, at=at) is None:
+        git("update-ref", branch, state.base_commit, at=at)
 
 
 def mend_pointer(place: Place, git_dir: Path) -> bool:
@@ -161,9 +199,13 @@ def take_down(
     common = At(Path(state.repository))
     if is_adrift(place, state):
         raise GitFailed("worktree", None, "Git knows nothing of it any more")
+    left_out: tuple[str, ...] = ()
+    lost = state.lost or (state.is_complete and not place.tree.exists())
     if message and is_whole(place, state):
         make_accessible(place.tree)
-        _branch(git, place, state).commit(message, before=still_ours)
+        _mend_branch(git, At(Path(state.git_dir), place.tree), state)
+        done = _branch(git, place, state).commit(message, before=still_ours)
+        left_out = done.left_out
     reach("workspace.kept")
     still_ours()
     remove_tree(git, place, common)
@@ -173,12 +215,14 @@ def take_down(
     if tip is None or tip == state.base_commit:
         if tip is not None:
             git("update-ref", "-d", branch, tip, at=common)
-        return Facts()
+        return Facts(left_out=left_out, lost=lost)
     changed = git.names(
         "diff-tree", "-r", "--name-only", "--no-renames", "-z", state.base_commit, tip,
         at=common,
     )  # fmt: skip
-    return Facts(state.branch, tip, len(changed))
+    # told by the commit itself, which may be that of a worker that died right after it
+    kept = git.line("log", "-1", "--format=%s", tip, at=common) == message
+    return Facts(state.branch, tip, len(changed), kept=kept, left_out=left_out, lost=lost)
 
 
 def _branch(git: Git, place: Place, state: State) -> JobBranch:

@@ -1,0 +1,103 @@
+"""Somebody takes a job's working copy apart: nothing is lost that is there, and it is said."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.work.coding.repositories import PersonsRepository, call, job_in
+from work.coding.workspace import Workspace
+
+
+async def with_a_file(repository: PersonsRepository) -> Workspace:
+    """Return a workspace in which something was written and not committed."""
+    workspace = await job_in(repository.top).open()
+    await call(workspace, "write_file", path="important.txt", text="precious")
+    return workspace
+
+
+def records(repository: PersonsRepository) -> Path:
+    """Return what Git knows of worktrees."""
+    return Path(repository.top) / ".git" / "worktrees"
+
+
+async def test_a_branch_removed_meanwhile_is_made_again_for_what_was_not_committed(
+    repository: PersonsRepository,
+) -> None:
+    workspace = await with_a_file(repository)
+    repository.git("update-ref", "-d", "refs/heads/holdfast/job-1")
+
+    said = await workspace.close()
+
+    assert "branch holdfast/job-1 at commit" in said
+    assert "made at the end, of what the job had not committed" in said
+    assert repository.shown("holdfast/job-1:important.txt") == "precious"
+
+
+async def test_a_worktree_git_no_longer_knows_stays_and_the_report_says_where(
+    repository: PersonsRepository,
+) -> None:
+    workspace = await with_a_file(repository)
+    shutil.rmtree(records(repository))
+
+    said = await workspace.close()
+
+    assert said == (
+        "What was not committed could not be put on the branch: it stays on the worker's "
+        "machine, in worktrees/1 of its data directory."
+    )
+    assert (workspace.root / "important.txt").read_text() == "precious"
+
+
+async def test_a_repository_removed_meanwhile_leaves_the_worktree_and_says_so(
+    repository: PersonsRepository,
+) -> None:
+    workspace = await with_a_file(repository)
+    shutil.rmtree(repository.top)
+
+    assert "it stays on the worker's machine, in worktrees/1" in await workspace.close()
+    assert (workspace.root / "important.txt").read_text() == "precious"
+
+
+async def test_a_worktree_that_is_gone_at_the_end_is_said_to_be_lost(
+    repository: PersonsRepository,
+) -> None:
+    workspace = await with_a_file(repository)
+    shutil.rmtree(workspace.root)
+
+    assert await workspace.close() == (
+        "The working copy was removed by somebody else while the job was at work: what was not "
+        "committed by then is lost."
+    )
+
+
+async def test_an_adopter_that_finds_no_worktree_says_so_to_the_model_and_in_the_report(
+    repository: PersonsRepository,
+) -> None:
+    job = job_in(repository.top)
+    first = await job.open()
+    await call(first, "write_file", path="important.txt", text="precious")
+    await first.release()
+    shutil.rmtree(first.root)
+
+    second = await job.open()
+
+    assert "made anew from the branch" in second.briefing
+    assert "is lost" in await second.close()
+
+
+@pytest.mark.parametrize("path", ["s/.git", "pipe"])
+async def test_what_git_cannot_keep_is_named_in_the_report(
+    repository: PersonsRepository, path: str
+) -> None:
+    workspace = await job_in(repository.top).open()
+    if path == "pipe":
+        os.mkfifo(workspace.root / path)
+    else:
+        (workspace.root / path).mkdir(parents=True)
+        (workspace.root / "s/y").write_text("important")
+
+    assert f"Git cannot keep {path.split('/', 1)[0]}" in await workspace.close()
