@@ -31,6 +31,7 @@ from typing import Final, NoReturn
 from work.coding import mounts, processtree, sandbox
 from work.coding.orders import End, Ended, Limits, Order, Stream
 from work.coding.processtree import Process
+from work.coding.taskgroup import TaskGroup
 
 # The server hears of orders on this descriptor; each launcher has its own two in these places.
 ORDERS: Final = 0
@@ -81,6 +82,7 @@ class Launcher:
         self._order = order
         self._read_only_view = read_only_view and order.confinement is not None
         self._own = _known(os.getpid())
+        self._group = TaskGroup.made(order.limits.tree_processes)
         self._child = 0
         self._status: int | None = None
         self._start_error = 0
@@ -99,6 +101,8 @@ class Launcher:
             try:
                 streams = self._start()
                 end = self._watch()
+                if end == End.EXITED and self._group.has_refused:
+                    end = End.PROCESSES
                 if end == End.EXITED and not self._reap():
                     left_running = max(1, len(self._own.descendants()))
             finally:
@@ -109,6 +113,7 @@ class Launcher:
                     are_gone=self._reap_and_read,
                 )
             self._drain()
+            self._group.remove()
         if self._start_error:
             end = End.NOT_STARTED
         kept = [stream.stream() for stream in streams]
@@ -141,7 +146,10 @@ class Launcher:
         self._child = os.fork()
         if not self._child:
             view = self._read_only_view
-            _become(order, self._own.pid, output, errors, said, read_only_view=view)
+            _become(
+                order, self._own.pid, output, errors, said,
+                group=self._group, read_only_view=view,
+            )  # fmt: skip
         for descriptor in {output, errors, said}:
             os.close(descriptor)
         ends = [output_end] if order.merged else [output_end, errors_end]
@@ -245,7 +253,14 @@ class Launcher:
 
 
 def _become(
-    order: Order, parent: int, output: int, errors: int, said: int, *, read_only_view: bool
+    order: Order,
+    parent: int,
+    output: int,
+    errors: int,
+    said: int,
+    *,
+    group: TaskGroup,
+    read_only_view: bool,
 ) -> NoReturn:
     """Turn the forked child into the program, or tell the pipe why that failed."""
     code = 1
@@ -253,6 +268,7 @@ def _become(
         _die_with(parent)
         os.setsid()
         _tie_down(order.limits)
+        group.join()
         nothing = os.open("/dev/null", os.O_RDONLY)
         os.dup2(nothing, 0)
         os.dup2(output, 1)
@@ -295,7 +311,7 @@ def _tie_down(limits: Limits) -> None:
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: limits.open_files,
     }
-    if os.getuid() != 0:  # root is not counted
+    if os.getuid() != 0:  # root is not counted: see the task group
         others = processtree.task_count(os.getuid())
         bounds[resource.RLIMIT_NPROC] = others + limits.tree_processes
     for name, bound in bounds.items():

@@ -52,7 +52,7 @@ class CodingJob(Protocol):
 class Checkpoint(Protocol):
     """Commits where the job stands, under its fence (`work.transitions`)."""
 
-    def __call__(self, fence: Fence, *, base_commit: str, branch: str) -> object:
+    def __call__(self, fence: Fence, /, *, base_commit: str, branch: str) -> object:
         """Raise StaleFence where the fence has moved."""
 
 
