@@ -29,7 +29,7 @@ async def workspace(repository: PersonsRepository) -> AsyncIterator[Workspace]:
     await workspace.close()
 
 
-def ended(outcome: Outcome) -> tuple[State, ErrorCode | None]:
+def ended(outcome: Outcome) -> tuple[str, ErrorCode | None]:
     return outcome.state, outcome.error_code
 
 

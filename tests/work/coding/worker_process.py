@@ -41,7 +41,8 @@ async def _work(path: Path) -> None:
     _say("open")
     for line in sys.stdin:
         match json.loads(line):
-            case {"do": "call", "tool": tool, **arguments}:
+            case {"do": "call", "tool": str(tool), **others}:
+                arguments = {str(name): value for name, value in others.items()}
                 outcome = await call(workspace, tool, **arguments)
                 _say("called", state=outcome.state, result=outcome.result)
             case {"do": "close"}:
