@@ -69,9 +69,7 @@ async def test_the_writing_tool_has_one_effect_while_its_call_runs_and_none_afte
 
     async def call() -> Any:
         arguments = example["PIN"].parse('{"text": "Milk."}')
-        invocation: Invocation[Any] = Invocation(
-            owner_id, 1, 1, step.invocation_key, arguments
-        )
+        invocation: Invocation[Any] = Invocation(owner_id, 1, 1, step.invocation_key, arguments)
         return await invoke(example["PIN"], invocation)
 
     first, again = await call(), await call()

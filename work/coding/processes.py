@@ -7,6 +7,7 @@ by the record that every launcher keeps beside the worktree.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import selectors
@@ -31,6 +32,8 @@ PROJECT: Final = Path(work.__file__).parents[1]
 # Past the launcher's own limits it is stuck, and ended like one that was left behind.
 _MARGIN_SECONDS: Final = processtree.KILL_SECONDS + 10.0
 _PIPE_BYTES: Final = 4096
+# A server hears of the end of its worker at once, unless it stands still.
+_SERVER_SECONDS: Final = 1.0
 RECORD_SUFFIX: Final = ".running"
 
 
@@ -54,6 +57,16 @@ class _Launchers:
                 self._announce([lifeline, said])
             mine.pop_all()
         return order, answer
+
+    def close(self) -> None:
+        """End the server. Launchers that run go on until their own lifelines close."""
+        with self._lock:
+            if self._orders is not None:
+                self._orders.close()
+                self._orders = None
+            if self._process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_SERVER_SECONDS)
 
     def _announce(self, descriptors: list[int]) -> None:
         if self._orders is not None:
@@ -89,6 +102,7 @@ class _Launchers:
 
 
 _launchers = _Launchers()
+atexit.register(_launchers.close)
 
 
 class Program:

@@ -18,17 +18,19 @@ HOOKS = (
 
 
 @pytest.fixture
-def canary(tmp_path: Path) -> Path:
-    """A program that leaves a trace when it runs, and passes its input on."""
+def canary(repository: PersonsRepository, tmp_path: Path) -> Path:
+    """A program that leaves a trace when it runs, and passes its input on.
+
+    The trace is where Git may write: elsewhere the kernel would keep it from being left.
+    """
     program = tmp_path / "canary"
-    program.write_text(f"#!/bin/sh\necho $0 $* >> {tmp_path}/sung\ncat\n")
+    program.write_text(f"#!/bin/sh\necho $0 $* >> {trace(repository)}\ncat\n")
     program.chmod(0o755)
     return program
 
 
-def sung(canary: Path) -> str:
-    trace = canary.with_name("sung")
-    return trace.read_text() if trace.exists() else ""
+def trace(repository: PersonsRepository) -> Path:
+    return repository.common / "sung"
 
 
 async def a_whole_job(job: Job) -> Facts:
@@ -106,9 +108,9 @@ async def test_no_program_that_the_repository_names_is_run(
     trap: Callable[[PersonsRepository, Path], None],
 ) -> None:
     trap(repository, canary)
-    canary.with_name("sung").unlink(missing_ok=True)  # the person's own Git may have run it
+    trace(repository).unlink(missing_ok=True)  # the person's own Git may have run it
     facts = await a_whole_job(job_in(repository.top))
-    assert sung(canary) == ""
+    assert not trace(repository).exists()
     assert facts.changed_files == 2
     assert repository.git("show", f"{facts.branch}:README.md") == "hello\nmoon"
 
@@ -134,10 +136,10 @@ async def test_a_repository_made_by_a_program_is_never_asked_anything(
     for name in ("show_changes", "list_files", "search_files"):
         await call(workspace, name, **({"text": "x"} if name == "search_files" else {}))
     outcome = await call(workspace, "commit", message="All")
-    assert sung(canary) == ""
+    assert not trace(repository).exists()
     assert "nested" in outcome.result
     await workspace.close()
-    assert sung(canary) == ""
+    assert not trace(repository).exists()
     assert repository.branches() == ["main"]
 
 
@@ -152,6 +154,6 @@ async def test_the_person_and_their_settings_are_not_asked(
     monkeypatch.setenv("GIT_CONFIG_PARAMETERS", "'core.fsmonitor'='canary'")
     facts = await a_whole_job(job_in(repository.top))
     assert facts.changed_files == 2
-    assert sung(canary) == ""
+    assert not trace(repository).exists()
     said = repository.git("show", "--no-patch", "--format=%an <%ae> %cn <%ce>", facts.commit)
     assert said == "Holdfast <holdfast@localhost> Holdfast <holdfast@localhost>"
