@@ -17,12 +17,15 @@ from pytest_django.fixtures import Settings
 
 from recovery.errors import ErrorCode
 from tests.support.waiting import wait_until
+from tests.work.coding.conftest import sessions_may_be_looked_at
 from tests.work.coding.repositories import PersonsRepository, call, job_in, shell
 from turns.tools.registry import State
 from work.coding import processtree
 from work.coding import workspace as workspaces
 from work.coding.places import Place
 from work.coding.workspace import Workspace
+
+__all__ = ["sessions_may_be_looked_at"]
 
 CANARY = "canary-b41d"
 

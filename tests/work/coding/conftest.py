@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pytest_django.fixtures import Settings
+from pytest_django.plugin import DjangoDbBlocker
 
 from tests.work.coding.repositories import PersonsRepository
 
@@ -15,6 +17,18 @@ def home(settings: Settings, tmp_path: Path) -> Path:
     home.mkdir()
     settings.HOLDFAST_HOME = home
     return home
+
+
+@pytest.fixture(autouse=True)
+def sessions_may_be_looked_at(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker
+) -> Iterator[None]:
+    """Let a thread of the executor look whether the session of an earlier test still lives.
+
+    These tests write no rows, so there is nothing to put back.
+    """
+    with django_db_blocker.unblock():
+        yield
 
 
 @pytest.fixture
