@@ -7,6 +7,7 @@ it is told to, and prints how it ended.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 from dataclasses import replace
@@ -112,6 +113,9 @@ def _say(**values: str) -> None:
 
 
 def main() -> None:
+    # a worker that is interrupted dies at once; Python would raise wherever it happens to be,
+    # and loses the signal where nothing can be raised
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # what is logged must not mix with what is said
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     ground = Ground(Path(sys.argv[1]))
