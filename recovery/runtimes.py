@@ -229,7 +229,7 @@ class RuntimeKeeper:
                 if self._value(_TRY_LOCK, [key]) == (True,):
                     self._lock_key = key
         except psycopg.Error:
-            # A renewal through this session would be one without a lock.
+            # A renewal through this connection would be one without a lock.
             self._close()
             raise
 

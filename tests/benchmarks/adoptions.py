@@ -102,14 +102,14 @@ class _Adoptions:
         lost = [job for job in jobs if job.owner == jobs[0].owner]
         ids = ",".join(str(job.pk) for job in lost)
         wait_until(lambda: value(WORKING.format(ids=ids)) == len(lost), "every job works")
-        time.sleep(random.uniform(0.0, 1.5))  # a moment that fits no rhythm of the sweep
+        time.sleep(random.uniform(0.0, 1.5))  # time: a moment that fits no rhythm of the sweep
         began = time.monotonic()
         victim.kill()
         while value(ADOPTED.format(ids=ids)) < len(lost):
             if time.monotonic() - began > 60:
                 stand = WorkJob.objects.filter(pk__in=[job.pk for job in lost])
                 raise AssertionError([*stand.values_list("state", "error_code", "generation")])
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)  # time: how finely the death is timed
         took = time.monotonic() - began
         self._workers.remove(victim)
         self._stop(jobs, lost)

@@ -134,13 +134,13 @@ class _Deaths:
         return turns
 
     def _kill(self, victim: Worker, turns: list[int]) -> float:
-        time.sleep(random.uniform(0.0, 1.5))  # a moment that fits no rhythm of the sweep
+        time.sleep(random.uniform(0.0, 1.5))  # time: a moment that fits no rhythm of the sweep
         began = time.monotonic()
         victim.kill()
         while value(LEFT_OPEN):
             if time.monotonic() - began > 60:
                 raise AssertionError("rows stayed open")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)  # time: how finely the death is timed
         took = time.monotonic() - began
         self._workers.remove(victim)
         self._model.say("stop")

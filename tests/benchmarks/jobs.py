@@ -209,7 +209,7 @@ class _Race:
     def _counts() -> ServerCounts:
         """Return the counts once every other session has ended and told its own."""
         wait_until(lambda: _sessions() == 0, "the sessions of a process have ended")
-        time.sleep(0.05)
+        time.sleep(0.05)  # time: counts are told a moment after their process is off the list
         return server_counts()
 
 

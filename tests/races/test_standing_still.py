@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def stand_still(database_url: str) -> None:
-    """Return when the server has ended this session, which does nothing in its transaction."""
+    """Return when the server has ended our connection, idle within its transaction."""
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '50ms'")
     mine = connection.connection.info.backend_pid

@@ -42,13 +42,13 @@ class Rival(Generic[T]):
         self.pid = pids.get(timeout=RESULT_SECONDS)
 
     def waits(self) -> bool:
-        """True while PostgreSQL holds this session up behind another."""
+        """True while PostgreSQL holds this connection up behind another."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT cardinality(pg_blocking_pids(%s))", [self.pid])
             return bool(cursor.fetchone()[0])
 
     def waits_for(self, pid: int) -> bool:
-        """True while this session waits for that one."""
+        """True while this connection waits for that one."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT %s = ANY(pg_blocking_pids(%s))", [pid, self.pid])
             return bool(cursor.fetchone()[0])
@@ -85,7 +85,7 @@ class Gate:
         self._session.rollback()
 
     def commit(self) -> None:
-        """Let go of the row as this session has changed it."""
+        """Let go of the row as this connection has changed it."""
         self._session.commit()
 
 
