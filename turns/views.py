@@ -93,7 +93,7 @@ def _page(request: HttpRequest, shown: projection.Snapshot | None) -> HttpRespon
         "messageBytes": bounds.USER_MESSAGE_MAX_BYTES,
         "login": reverse("login"),
         "panels": [
-            {"script": static(panel.script), "told": dict(panel.told)}
+            {"key": panel.key, "script": static(panel.script), "told": dict(panel.told)}
             for panel in panels
             if panel.script
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -83,6 +84,53 @@ def test_nothing_in_the_page_is_inline(browser: Client, user: User) -> None:
     assert not re.search(r"\s(on[a-z]+|style)=", page.content.decode())
 
 
+class Controls(HTMLParser):
+    """Reads a page: each control a script has to listen to, and whether it waits for it."""
+
+    NAMES = frozenset({"button", "input", "select", "textarea"})
+    VOID = frozenset({"input", "link", "meta"})
+    # what is there for scripts, or in place of them
+    ELSEWHERE = frozenset({"dialog", "noscript", "template"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.around: list[tuple[str, dict[str, str | None]]] = []
+        self.waiting: list[str] = []
+        self.ready: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.around.append((tag, dict(attrs)))
+        if tag in self.NAMES and not any(name in self.ELSEWHERE for name, _ in self.around):
+            name = dict(attrs).get("id") or dict(attrs).get("data-do") or str(dict(attrs))
+            waits = any(
+                name == "fieldset"
+                and "waits" in (given.get("class") or "")
+                and "disabled" in given
+                for name, given in self.around
+            )
+            (self.waiting if waits else self.ready).append(name)
+        if tag in self.VOID:
+            self.around.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.around and self.around.pop()[0] != tag:
+            pass
+
+
+def test_every_control_waits_for_its_script_but_the_box_that_needs_none(
+    browser: Client, user: User
+) -> None:
+    place = ConversationFactory.create(owner=user)
+    ask(place, "?", "!")
+    controls = Controls(browser.get(f"/c/{place.pk}/").content.decode())
+    assert {"send", "stop", "open-drawer", "rename", "copy", "again", "new-job"} <= set(
+        controls.waiting
+    )
+    # "Latest" is hidden until a script shows it
+    assert [name for name in controls.ready if "csrf" not in name] == ["to-latest", "words"]
+
+
 def test_older_messages_of_somebody_else_are_not_there(browser: Client, user: User) -> None:
     foreign = ConversationFactory.create()
     ask(foreign, "?", "!")
@@ -109,8 +157,8 @@ def test_another_app_adds_its_panel(
     )  # fmt: skip
     monkeypatch.setattr(views, "panels", added)
     page = browser.get(f"/c/{ConversationFactory.create(owner=user).pk}/").content.decode()
-    told = '"panels": [{"script": "/static/errands/errands.js", "told": {"most": 3}}]'
-    assert told in page
+    told = '{"key": "errands", "script": "/static/errands/errands.js", "told": {"most": 3}}'
+    assert f'"panels": [{told}]' in page
     assert page.count("brand-mark") == 5
     assert '<link rel="stylesheet" href="/static/errands/errands.css">' in page
 

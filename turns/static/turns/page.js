@@ -11,6 +11,7 @@ import { copy, isOpen, Thread } from "./thread.js";
 const TOLD = JSON.parse(document.getElementById("told").textContent);
 const NEAR_PIXELS = 80;
 const SPOKEN_CHARS = 600;
+const MISSING = "A part of this page could not be loaded. Reload it to try again.";
 const STATES = {
   idle: "",
   connecting: "Connecting",
@@ -99,18 +100,25 @@ startDrawer();
 // No frame may come before everybody who wants it is there.
 const ready = Promise.all(TOLD.panels.map(begin));
 if (page.conversation) ready.then(() => live.start(page.conversation, TOLD.snapshot.cursor));
+listens(":not([data-panel])");
 show();
 view.scrollTop = view.scrollHeight;
 if (matchMedia("(pointer: fine)").matches) composer.box.focus();
 
 /** Start a panel. The page does without one whose script cannot be loaded. */
-async function begin({ script, told }) {
+async function begin({ key, script, told }) {
   try {
     (await import(script)).start(page, told);
+    listens(`[data-panel="${CSS.escape(key)}"]`);
   } catch (error) {
     console.error(error);
-    warn("A part of this page could not be loaded. Reload it to try again.");
+    warn(MISSING);
   }
+}
+
+/** Enable the controls of these parts, which are served disabled: from now on somebody listens. */
+function listens(parts) {
+  for (const part of document.querySelectorAll(`.waits${parts}`)) part.disabled = false;
 }
 
 // --- frames ---
@@ -233,7 +241,7 @@ function act(what, message, button) {
       break;
     }
     case "about-again":
-      agains.get(message.dataset.about)?.(message.dataset.aboutId, button);
+      again(message.dataset, button);
       break;
     case "correct":
       correct(message, thread, announce);
@@ -245,6 +253,14 @@ function act(what, message, button) {
       composer.fill("Please go on where you were cut off.");
       break;
   }
+}
+
+/** Start again what a message is about, as soon as its panel is there. */
+async function again({ about, aboutId }, button) {
+  await ready;
+  const start = agains.get(about);
+  if (start) start(aboutId, button);
+  else warn(MISSING);
 }
 
 for (const button of document.querySelectorAll("[data-suggest]")) {
@@ -319,7 +335,8 @@ async function leadTo(id) {
   const message = thread.find(id);
   if (!message) return false;
   isFollowing = false;
-  message.scrollIntoView({ block: "start" });
+  // not scrollIntoView, which moves whatever else can be scrolled around it
+  view.scrollTop += message.getBoundingClientRect().top - view.getBoundingClientRect().top;
   message.focus({ preventScroll: true });
   return true;
 }
