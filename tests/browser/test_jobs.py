@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import expect
 
 from recovery.errors import ErrorCode
 from tests.browser.jobs_rail import JobsRail
 from tests.browser.person import Person
+from tests.browser.test_reading import said
 from tests.browser.web import Web
 from tests.factories import (
     ConversationFactory,
@@ -261,6 +263,33 @@ def test_an_interrupted_job_says_so_and_is_started_again_as_it_was(
     for name in ("kind", "goal", "context", "wall_clock_seconds", "authority"):
         assert getattr(again, name) == getattr(job, name)
     rail.expect_look(card, "interrupted")
+
+
+def test_the_way_to_a_report_moves_the_messages_and_nothing_around_them(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    for number in range(8):
+        said(conversation, f"Before {number}", "line\n\n" * 20)
+    job = running_job(conversation)
+    append_report(fence_of(job), "It was the clapper.")
+    finish_job(fence_of(job), WorkJob.State.COMPLETED)
+    for number in range(40):
+        said(conversation, f"After {number}", "line\n\n" * 20)
+    person.open_conversation(conversation.pk)
+    expect(rail.reports).to_have_count(0)
+    rail.card(GOAL).get_by_role("button", name="Show report").click()
+    expect(rail.reports).to_be_focused()
+    top, above, scrolled, room = person.page.evaluate(
+        """() => [
+            document.activeElement.getBoundingClientRect().top,
+            document.getElementById("view").getBoundingClientRect().top,
+            document.scrollingElement.scrollTop,
+            document.scrollingElement.scrollHeight - document.scrollingElement.clientHeight,
+        ]"""
+    )
+    assert (scrolled, room) == (0, 0)
+    assert above == 52
+    assert top == pytest.approx(above, abs=1)
 
 
 def test_a_job_that_the_model_starts_shows_up_beside_its_answer(
