@@ -32,7 +32,8 @@ class Panel:
     panel has one object or none: the last of them. `messages_sql` selects the ids of messages
     without a turn that the app has added since; `about_sql` is an expression over such a
     message `m` that yields what the page says about it ({type, id, label, title, state}), NULL
-    for one of another app.
+    for one of another app. `active_sql` is a condition that holds while something of the app
+    goes on in `c`: the list of conversations marks it.
 
     `variants` gives the forms of an object, from the fullest to one that always fits into a
     frame; the first `heavy` of them are too large for a snapshot.
@@ -49,6 +50,7 @@ class Panel:
     most: int | None = None
     messages_sql: LiteralString = ""
     about_sql: LiteralString = ""
+    active_sql: LiteralString = ""
     variants: Callable[[Object], Sequence[Object]] = as_it_is
     heavy: int = 0
     bar: str = ""

@@ -89,7 +89,7 @@ TURN: Final[LiteralString] = f"""
 
 # --- Statements ---
 
-# Where it says panels, messages and about, `_with_panels` puts what the registered ones say.
+# Where it says panels, messages, about and active, `_with_panels` puts what the registered ones say.
 SNAPSHOTS: Final[LiteralString] = f"""
     SELECT s.place, json_build_object('revision', c.revision,
         'conversation', json_build_object(
@@ -243,10 +243,12 @@ def _with_panels(statement: LiteralString) -> LiteralString:
     objects = ", ".join(f"'{p.key}', coalesce(({p.objects_sql}), '[]'::json)" for p in panels)
     added = " UNION ALL ".join(f"({p.messages_sql})" for p in panels if p.messages_sql)
     about = "".join(f"({p.about_sql}), " for p in panels if p.about_sql)
+    active = "".join(f" OR {p.active_sql}" for p in panels if p.active_sql)
     return (
         statement.replace("/* panels */", objects)
         .replace("/* messages */", added or "NULL")
         .replace("/* about */", about)
+        .replace("/* active */", active)
     )
 
 
@@ -377,7 +379,7 @@ def conversations(
                 'excerpt', coalesce((SELECT left(m.text, %(excerpt)s) FROM turns_message m
                     WHERE m.conversation_id = c.id ORDER BY m.id LIMIT 1), ''),
                 'active', EXISTS (SELECT FROM turns_turn t WHERE t.conversation_id = c.id
-                    AND t.state IN ('queued', 'running')))::text,
+                    AND t.state IN ('queued', 'running'))/* active */)::text,
             (extract(epoch FROM c.updated_at) * 1000000)::bigint, c.id
         FROM turns_conversation c
         WHERE c.owner_id = %(owner)s AND (%(updated)s::bigint IS NULL

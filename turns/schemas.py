@@ -72,7 +72,7 @@ class ListedConversation(ConversationShape):
     """A conversation in the list, with what a list shows beside its name."""
 
     excerpt: str = Field(description="The beginning of the first question, for an empty title.")
-    active: bool = Field(description="Whether an answer is being written.")
+    active: bool = Field(description="Whether an answer is being written, or a job at work.")
 
 
 class MessageShape(Shape):

@@ -51,6 +51,10 @@ ABOUT: Final[LiteralString] = """
     FROM work_jobreportmessage w JOIN work_jobreport r ON r.id = w.report_id
     JOIN work_workjob j ON j.id = r.job_id WHERE w.message_id = m.id
 """
+ACTIVE: Final[LiteralString] = f"""
+    EXISTS (SELECT FROM work_workjob j
+            WHERE j.conversation_id = c.id AND j.person_id = c.owner_id AND {IS_OPEN})
+"""  # noqa: S608  constants
 
 
 def variants(one: Object) -> Sequence[Object]:
@@ -76,6 +80,7 @@ PANEL: Final = Panel(
     most=bounds.JOBS_SHOWN - 1,
     messages_sql=MESSAGES,
     about_sql=ABOUT,
+    active_sql=ACTIVE,
     variants=variants,
     heavy=1,
     bar="work/bar.html",

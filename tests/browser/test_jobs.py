@@ -192,6 +192,8 @@ def test_the_end_of_a_job_elsewhere_is_told_with_the_way_there(
     rail.open()
     section = person.page.get_by_role("region", name="In other conversations")
     expect(section).to_contain_text("Splice them.")
+    listed = person.page.locator(".conversation", has_text="Ropes")
+    expect(listed).to_have_attribute("data-active", "")
     # as if another window had the focus
     person.page.evaluate("() => { document.hasFocus = () => false; }")
     append_report(fence_of(job), "Spliced.")
@@ -199,6 +201,7 @@ def test_the_end_of_a_job_elsewhere_is_told_with_the_way_there(
     expect(rail.toasts).to_contain_text("Deep work is done. Splice them.")
     expect(person.page).to_have_title("(1) Bells · Holdfast")
     expect(section).to_be_hidden()
+    expect(listed).not_to_have_attribute("data-active", "")
     person.page.evaluate("() => { dispatchEvent(new Event('focus')); }")
     expect(person.page).to_have_title("Bells · Holdfast")
     rail.toasts.get_by_role("link", name="Go there").click()

@@ -401,6 +401,23 @@ def test_a_report_is_in_the_page_before_any_script_runs(client: Client, place: P
         assert template in page
 
 
+def test_the_list_marks_a_conversation_while_a_job_of_it_is_open() -> None:
+    job = WorkJobFactory.create(running=True)
+    waiting = WorkJobFactory.create(person=job.person)
+    ConversationFactory.create(owner=job.person)
+    WorkJobFactory.create(person=job.person, completed=True)
+    WorkJobFactory.create(running=True)
+
+    def active() -> set[str]:
+        listed = projection.conversations(job.person_id, limit=10)
+        assert len(listed) == 4
+        return {shown.id for shown, _ in listed if shown.active}
+
+    assert active() == {str(job.conversation_id), str(waiting.conversation_id)}
+    finish_job(fence_of(job), WorkJob.State.CANCELLED)
+    assert active() == {str(waiting.conversation_id)}
+
+
 async def test_a_message_added_by_nobody_known_is_about_nothing(place: Place) -> None:
     await place.do(MessageFactory, conversation=place.conversation, answered=True)
     client = await place.look()

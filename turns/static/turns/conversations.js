@@ -36,6 +36,7 @@ export class Conversations {
     } catch {
       return; // the next reason to look comes soon
     }
+    if (this.list.querySelector("input")) return; // it was begun meanwhile
     const focused = document.activeElement;
     this.list.replaceChildren(...page.conversations.map((one) => this.drawn(one)));
     if (focused?.isConnected && document.activeElement !== focused) focused.focus();

@@ -22,6 +22,7 @@ export class Notices {
     this.open = new Map();
     this.ended = new Set();
     this.expected = new Set();
+    this.listed = null;
     this.unseen = 0;
     this.channel = new BroadcastChannel(`holdfast.${page.user}.jobs`);
     this.channel.addEventListener("message", ({ data }) => this.heard(data));
@@ -47,6 +48,7 @@ export class Notices {
     } else {
       this.ended.add(job.id);
     }
+    this.list();
   }
 
   /** Tell the person's other pages. */
@@ -107,6 +109,14 @@ export class Notices {
 
   draw() {
     this.drawElsewhere([...this.open.values()].filter((job) => this.isElsewhere(job)));
+    this.list();
+  }
+
+  /** Have the list mark where jobs are at work, when that may have changed since it was drawn. */
+  list() {
+    const now = [...this.open.keys()].sort().join();
+    if (this.listed !== null && this.listed !== now) this.page.relist();
+    this.listed = now;
   }
 
   // --- notices ---
