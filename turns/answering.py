@@ -18,8 +18,7 @@ from turns.providers.types import Completed, TextRequest
 from turns.requests import Requests
 from turns.textlog import TextLog
 from turns.tools.registry import Arguments, Invocation
-from turns.tools.runner import Outcome
-from turns.transitions import RequestedCall, RequestFacts
+from turns.transitions import CallOutcome, RequestedCall, RequestFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +95,18 @@ class TurnLedger:
             anomaly_count=response.anomalies,
         )
 
-    def start_call(self, step: ToolStepFields) -> ToolStep:
-        """Mark the call as running."""
-        return transitions.start_tool_step(self._fence, step.pk)
-
-    def running_call(self, step: ToolStepFields) -> ToolStep | None:
-        """Return the step if it runs."""
-        found = transitions.tool_step_called(self._fence, step.call_id)
-        return found if found is not None and found.state == ToolStep.State.RUNNING else None
-
-    def finish_call(self, step: ToolStepFields, outcome: Outcome) -> ToolStep:
-        """Store what came of the call."""
-        return transitions.finish_tool_step(
-            self._fence,
-            step.pk,
-            outcome.state,
-            result=outcome.result,
-            error_code=outcome.error_code,
+    def move_calls(
+        self, ended: Sequence[CallOutcome], starting: Sequence[ToolStepFields]
+    ) -> Sequence[ToolStep]:
+        """Store what came of calls, and mark others as running."""
+        return transitions.move_tool_steps(
+            self._fence, ended=ended, starting=[step.pk for step in starting]
         )
+
+    def running_calls(self, steps: Sequence[ToolStepFields]) -> Sequence[ToolStep] | None:
+        """Return the steps if they run."""
+        running = transitions.running_tool_steps(self._fence, [step.pk for step in steps])
+        return running if len(running) == len(steps) > 0 else None
 
     async def write(self, text: str) -> None:
         """Hand the text to the log, as much of it as the turn may say."""

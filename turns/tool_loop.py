@@ -9,7 +9,8 @@ job keeps of this is its `Ledger`. Work that has changed hands goes on from its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from asyncio import FIRST_COMPLETED
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -35,7 +36,7 @@ from turns.providers.types import (
 )
 from turns.tools.registry import Arguments, Effect, Invocation, Registry, State, ToolFailed
 from turns.tools.runner import Outcome, failure, invoke
-from turns.transitions import CancelRequested, RequestedCall, RequestFacts
+from turns.transitions import CallOutcome, CancelRequested, RequestedCall, RequestFacts
 
 
 class End(StrEnum):
@@ -81,9 +82,9 @@ class Ledger(Protocol):
 
     The plain methods run in a database thread. Those that write are one transition each, and
     raise `StaleFence` once the fence is lost; those that start something raise
-    `CancelRequested` once somebody asked for an end. `request_at` and `running_call` tell on a
-    new connection what became of a start whose commit is unknown; completing and finishing
-    again answer with what is stored.
+    `CancelRequested` once somebody asked for an end. `request_at` and `running_calls` tell on a
+    new connection what became of a start whose commit is unknown; completing again, and the
+    same outcome again, answer with what is stored.
     """
 
     @property
@@ -106,14 +107,18 @@ class Ledger(Protocol):
     ) -> Sequence[ToolStepFields]:
         """Store the end of a response and the calls it asked for, before any of them runs."""
 
-    def start_call(self, step: ToolStepFields) -> ToolStepFields:
-        """Mark the call as running. Only who gets the step back may run the tool, and once."""
+    def move_calls(
+        self, ended: Sequence[CallOutcome], starting: Sequence[ToolStepFields]
+    ) -> Sequence[ToolStepFields]:
+        """Store what came of calls, and mark others as running, together.
 
-    def running_call(self, step: ToolStepFields) -> ToolStepFields | None:
-        """Return the step if it runs: that was us, as nobody else could have started it."""
+        Only who gets a step back may run its tool, and once. The outcomes are stored even where
+        nothing may be started any more.
+        """
 
-    def finish_call(self, step: ToolStepFields, outcome: Outcome) -> ToolStepFields:
-        """Store what came of the call."""
+    def running_calls(self, steps: Sequence[ToolStepFields]) -> Sequence[ToolStepFields] | None:
+        """Return the steps, one at least, if all run: that was us, as nobody else could have
+        started them."""
 
     async def write(self, text: str) -> None:
         """Take what the model says, as it arrives.
@@ -300,30 +305,54 @@ class ToolLoop:
         waiting = [step for step in steps if step.state == State.REQUESTED]
         if waiting:
             await self._reach("step_requested")
-        for reads_only, group in groupby(waiting, key=lambda step: step.effect == Effect.READ):
-            if not reads_only:
-                for step in group:
-                    await self._run_call(step)
-                continue
-            try:
-                async with asyncio.TaskGroup() as side_by_side:
-                    for step in group:
-                        side_by_side.create_task(self._run_call(step))
-            except ExceptionGroup as several:
-                raise several.exceptions[0] from None
+        ended: Sequence[CallOutcome] = ()
+        for starting in _side_by_side(waiting):
+            started = await self._move(ended, starting)
+            ended = await self._outcomes(started)
+        if ended:
+            await self._move(ended, ())
 
-    async def _run_call(self, step: ToolStepFields) -> None:
+    async def _move(
+        self, ended: Sequence[CallOutcome], starting: Sequence[ToolStepFields]
+    ) -> Sequence[ToolStepFields]:
+        """Commit what came of the calls before with the start of the next: one commit fewer."""
         started = await confirmed(
-            partial(self._ledger.start_call, step), partial(self._ledger.running_call, step)
+            partial(self._ledger.move_calls, ended, starting),
+            partial(self._ledger.running_calls, starting),
         )
-        await self._reach("step_running")
-        outcome = await self._outcome(started)
-        # the same outcome twice is one outcome
-        await confirmed(partial(self._ledger.finish_call, started, outcome), lambda: None)
-        await self._reach("outcome_committed")
+        if ended:
+            await self._reach("outcome_committed")
+        return started
 
-    async def _outcome(self, step: ToolStepFields) -> Outcome:
-        """Make the call. Its tool may have changed since it was stored, or be gone."""
+    async def _outcomes(self, started: Sequence[ToolStepFields]) -> Sequence[CallOutcome]:
+        """Make the calls; return the outcomes that came last, which are still to be stored.
+
+        Those that came before are stored as they come: all that are there when the commit of
+        the ones before is done, with one commit.
+        """
+        running = {asyncio.create_task(self._outcome(step)) for step in started}
+        try:
+            while True:
+                done, running = await asyncio.wait(running, return_when=FIRST_COMPLETED)
+                ended = [call.result() for call in done]
+                if not running:
+                    return ended
+                await self._move(ended, ())
+        finally:
+            for call in running:
+                call.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _outcome(self, step: ToolStepFields) -> CallOutcome:
+        """Make one call."""
+        await self._reach("step_running")
+        came = await self._called(step)
+        return CallOutcome.of(
+            step.pk, came.state, result=came.result, error_code=came.error_code
+        )
+
+    async def _called(self, step: ToolStepFields) -> Outcome:
+        """Call the tool, which may have changed since the call was stored, or be gone."""
         try:
             tool = self._tools.require(step.name)
             arguments: Any = tool.parse(step.arguments)
@@ -333,3 +362,12 @@ class ToolLoop:
 
     async def _reach(self, point: str) -> None:
         await areach(f"{self._ledger.word}.{point}")
+
+
+def _side_by_side(steps: Iterable[ToolStepFields]) -> Iterator[Sequence[ToolStepFields]]:
+    """Yield the calls that run at the same time: neighbours that read, or one that writes."""
+    for reads_only, group in groupby(steps, key=lambda step: step.effect == Effect.READ):
+        if reads_only:
+            yield list(group)
+        else:
+            yield from ([step] for step in group)

@@ -13,8 +13,7 @@ from turns.models.steps import ToolStepFields
 from turns.providers.types import Completed, TextRequest
 from turns.requests import Requests
 from turns.tool_loop import Progress
-from turns.tools.runner import Outcome
-from turns.transitions import RequestedCall, RequestFacts
+from turns.transitions import CallOutcome, RequestedCall, RequestFacts
 from work import requests as job_requests
 from work import transitions
 from work.limits import JobLimits
@@ -122,25 +121,23 @@ class JobLedger:
             anomaly_count=response.anomalies,
         )
 
-    def start_call(self, step: ToolStepFields) -> WorkStep:
-        """Mark the call as running."""
-        self._require_going_on()
-        return transitions.start_step(self._fence, step.pk)
+    def move_calls(
+        self, ended: Sequence[CallOutcome], starting: Sequence[ToolStepFields]
+    ) -> Sequence[WorkStep]:
+        """Store what came of calls, and mark others as running."""
+        is_to_stop = bool(starting) and self._is_winding_up()
+        started: Sequence[WorkStep] = ()
+        if ended or not is_to_stop:
+            starts = [] if is_to_stop else [step.pk for step in starting]
+            started = transitions.move_steps(self._fence, ended=ended, starting=starts)
+        if is_to_stop:
+            raise WindingUp
+        return started
 
-    def running_call(self, step: ToolStepFields) -> WorkStep | None:
-        """Return the step if it runs."""
-        found = transitions.step_called(self._fence, step.call_id)
-        return found if found is not None and found.state == WorkStep.State.RUNNING else None
-
-    def finish_call(self, step: ToolStepFields, outcome: Outcome) -> WorkStep:
-        """Store what came of the call."""
-        return transitions.finish_step(
-            self._fence,
-            step.pk,
-            outcome.state,
-            result=outcome.result,
-            error_code=outcome.error_code,
-        )
+    def running_calls(self, steps: Sequence[ToolStepFields]) -> Sequence[WorkStep] | None:
+        """Return the steps if they run."""
+        running = transitions.running_steps(self._fence, [step.pk for step in steps])
+        return running if len(running) == len(steps) > 0 else None
 
     async def write(self, text: str) -> None:
         """Count what one response says. It is kept whole, once the response has ended."""

@@ -19,7 +19,7 @@ from tests.simulators.responses_wire import Stream, answer, frames_reply, tool_c
 from tests.support.serving import provider_steps, receipt_of, serving, tool_steps
 from tests.support.turns import text_of
 from turns import bounds
-from turns.models import ToolStep, Turn
+from turns.models import Conversation, ToolStep, Turn
 from turns.requests import REPORT_INSTRUCTIONS
 from turns.tools.registry import Arguments, Effect, Invocation, Tool
 from turns.transitions import request_cancel
@@ -210,6 +210,57 @@ async def test_reading_calls_run_side_by_side_and_writing_ones_one_by_one(
         "c1", "c2", "c3", "c4", "c5",
     ]  # fmt: skip
     assert len({item["call_id"] for item in told}) == 5
+
+
+async def test_each_commit_between_calls_stores_what_came_and_starts_what_follows(
+    model: Simulator,
+) -> None:
+    """Calls one by one and side by side, by the revision that each transaction raises."""
+    seen: list[int] = []
+
+    async def look(invocation: Invocation[Numbered]) -> str:
+        revision = await in_thread(
+            Conversation.objects.values_list("revision", flat=True).get,
+            pk=invocation.conversation_id,
+        )
+        seen.append(revision)
+        return str(revision)
+
+    described: dict[str, Any] = {"description": "A tool.", "arguments": Numbered, "call": look}
+    reading = Tool(name="look", effect=Effect.READ, **described)
+    writing = Tool(name="write", effect=Effect.EXTERNAL, **described)
+    calls = ["look", "write", "write", "look"]
+    model.script(
+        tool_calls(*((f"c{n}", name, json.dumps({"n": n})) for n, name in enumerate(calls))),
+        answer("Done.", response_id="resp_2"),
+    )
+    async with serving(model.base_url, reading, writing) as runtime:
+        turn = await runtime.serve(await runtime.ask())
+    assert turn.state == "completed"
+    assert seen == list(range(seen[0], seen[0] + 4))
+
+
+async def test_a_slow_call_does_not_hold_back_what_another_found(model: Simulator) -> None:
+    async def look(invocation: Invocation[Numbered]) -> str:
+        while invocation.arguments.n == 0:
+            found = ToolStep.objects.filter(result="found")
+            if await in_thread(found.count) == 2:
+                break
+        return "found"
+
+    reading = Tool(
+        name="look", description="Look.", arguments=Numbered, effect=Effect.READ, call=look
+    )
+    model.script(
+        tool_calls(*((f"c{n}", "look", json.dumps({"n": n})) for n in range(3))),
+        answer("Done.", response_id="resp_2"),
+    )
+    async with serving(model.base_url, reading) as runtime:
+        turn = await runtime.serve(await runtime.ask())
+    assert turn.state == "completed"
+    steps = await tool_steps(turn)
+    assert [step.result for step in steps] == ["found"] * 3
+    assert len({step.started_at for step in steps}) == 1
 
 
 @pytest.mark.parametrize(

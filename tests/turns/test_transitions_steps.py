@@ -157,9 +157,10 @@ class TestProviderSteps:
 
         # what has ended is not sent
         assert transitions.provider_step_at(fence, 1) is None
-        assert transitions.tool_step_called(fence, "call-1") == tool
-        assert transitions.tool_step_called(fence, "call-2") is None
+        assert transitions.running_tool_steps(fence, [tool.pk]) == []
         assert transitions.tool_steps_of(fence, step.pk) == [tool]
+        transitions.start_tool_step(fence, tool.pk)
+        assert transitions.running_tool_steps(fence, [tool.pk]) == [tool]
 
 
 class TestCalls:

@@ -20,9 +20,9 @@ from work.transitions import (
     last_provider_step,
     provider_step_at,
     report_of,
+    running_steps,
     start_provider_step,
     start_step,
-    step_called,
     steps_of,
 )
 
@@ -261,10 +261,11 @@ def test_a_step_of_another_job_is_not_touched(fence: Fence) -> None:
 
 def test_a_call_is_found_again_under_its_claim_alone(job: WorkJob, fence: Fence) -> None:
     [step] = requested(fence)
-    assert step_called(fence, "call") == step
+    assert running_steps(fence, [step.pk]) == []
+    start_step(fence, step.pk)
+    assert running_steps(fence, [step.pk]) == [step]
     adopter = adopted(job)
-    assert step_called(fence, "call") is None
-    assert step_called(adopter, "call") == step
+    assert running_steps(fence, [step.pk]) == running_steps(adopter, [step.pk]) == []
 
 
 # --- reports ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ the turn, has overtaken it: nothing was written, and it stops.
 """
 
 from turns.transitions.admission import Admission, admit_turn
-from turns.transitions.calls import RequestedCall
+from turns.transitions.calls import CallOutcome, RequestedCall
 from turns.transitions.cancelling import request_cancel
 from turns.transitions.claims import claim_turn
 from turns.transitions.conversations import create_conversation
@@ -32,13 +32,19 @@ from turns.transitions.provider_steps import (
 from turns.transitions.rereading import (
     claim_under,
     provider_step_at,
-    tool_step_called,
+    running_tool_steps,
     tool_steps_of,
 )
-from turns.transitions.tool_steps import finish_tool_step, require_running, start_tool_step
+from turns.transitions.tool_steps import (
+    finish_tool_step,
+    move_tool_steps,
+    require_running,
+    start_tool_step,
+)
 
 __all__ = [
     "Admission",
+    "CallOutcome",
     "CancelRequested",
     "RequestFacts",
     "RequestedCall",
@@ -55,14 +61,15 @@ __all__ = [
     "finish_turn",
     "interrupt_own_turns",
     "interrupt_turns",
+    "move_tool_steps",
     "provider_step_at",
     "remove_note",
     "rename_conversation",
     "request_cancel",
     "require_running",
+    "running_tool_steps",
     "save_note",
     "start_provider_step",
     "start_tool_step",
-    "tool_step_called",
     "tool_steps_of",
 ]

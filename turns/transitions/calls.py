@@ -63,6 +63,40 @@ def bounded_result(result: str) -> BoundedResult:
     return BoundedResult(text, digest(result), size)
 
 
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What came of one call, ready to be stored. `error_code` is empty for a success alone."""
+
+    step_id: int
+    state: ToolStep.State
+    error_code: str
+    result: BoundedResult
+
+    @classmethod
+    def of(
+        cls,
+        step_id: int,
+        state: ToolStep.State,
+        *,
+        result: str = "",
+        error_code: ErrorCode | None = None,
+    ) -> CallOutcome:
+        """Return it; a result past its bound is cut with a mark, its digest is of the whole."""
+        has_succeeded = state == ToolStep.State.SUCCEEDED
+        code = "" if has_succeeded else (error_code or ErrorCode.TOOL_FAILED).value
+        return cls(step_id, state, code, bounded_result(result))
+
+    def require_stored_in(self, step: ToolStepFields) -> None:
+        """Return when the ended `step` has this very outcome.
+
+        Raises:
+            Refused: `tool_outcome_conflict`, it has another.
+        """
+        stored = step.state, step.error_code, step.result_digest
+        if stored != (self.state, self.error_code, self.result.digest):
+            raise Refused(ErrorCode.TOOL_OUTCOME_CONFLICT)
+
+
 def store_calls(
     model: type[StepT],
     calls: Sequence[RequestedCall],

@@ -6,6 +6,7 @@ here is never executed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from recovery.fences import Fence
@@ -42,8 +43,12 @@ def tool_steps_of(fence: Fence, provider_step_id: int) -> list[ToolStep]:
     return list(steps.order_by("sequence"))
 
 
-def tool_step_called(fence: Fence, call_id: str) -> ToolStep | None:
-    """Return this claim's step for `call_id`, if it was committed."""
-    return ToolStep.objects.filter(
-        turn_id=fence.pk, generation=fence.generation, call_id=call_id
-    ).first()
+def running_tool_steps(fence: Fence, tool_step_ids: Sequence[int]) -> list[ToolStep]:
+    """Return those of this claim's calls that were marked as running, in order."""
+    steps = ToolStep.objects.filter(
+        pk__in=tool_step_ids,
+        turn_id=fence.pk,
+        generation=fence.generation,
+        state=ToolStep.State.RUNNING,
+    )
+    return list(steps.order_by("sequence"))

@@ -23,10 +23,10 @@ from work.transitions.rereading import (
     provider_step_at,
     report_of,
     requested_steps,
-    step_called,
+    running_steps,
     steps_of,
 )
-from work.transitions.steps import finish_step, start_step
+from work.transitions.steps import finish_step, move_steps, start_step
 
 __all__ = [
     "Admission",
@@ -45,13 +45,14 @@ __all__ = [
     "finish_jobs",
     "finish_step",
     "last_provider_step",
+    "move_steps",
     "provider_step_at",
     "release_own_jobs",
     "report_of",
     "request_cancel",
     "requested_steps",
+    "running_steps",
     "start_provider_step",
     "start_step",
-    "step_called",
     "steps_of",
 ]

@@ -34,7 +34,7 @@ __all__ = [
 # it was when it began, and nobody's but this owner's to change.
 _OWNED: Final = """
     mine AS MATERIALIZED (
-        SELECT j.id, j.conversation_id, j.budget
+        SELECT j.id, j.conversation_id, j.budget, j.cancel_requested_at
         FROM work_workjob j JOIN turns_conversation c ON c.id = j.conversation_id
         WHERE j.id = %(job)s AND j.state = 'running' AND {more}
             AND j.generation = %(generation)s AND j.claim_token = %(token)s

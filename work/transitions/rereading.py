@@ -7,6 +7,7 @@ here is never executed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from recovery.fences import Fence
@@ -64,11 +65,15 @@ def requested_steps(fence: Fence) -> list[WorkStep]:
     return list(steps.order_by("sequence"))
 
 
-def step_called(fence: Fence, call_id: str) -> WorkStep | None:
-    """Return this claim's step for `call_id`, if it was committed."""
-    return WorkStep.objects.filter(
-        job_id=fence.pk, generation=fence.generation, call_id=call_id
-    ).first()
+def running_steps(fence: Fence, step_ids: Sequence[int]) -> list[WorkStep]:
+    """Return those of this claim's calls that were marked as running, in order."""
+    steps = WorkStep.objects.filter(
+        pk__in=step_ids,
+        job_id=fence.pk,
+        generation=fence.generation,
+        state=WorkStep.State.RUNNING,
+    )
+    return list(steps.order_by("sequence"))
 
 
 def report_of(job_id: int) -> JobReport | None:

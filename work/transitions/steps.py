@@ -1,57 +1,161 @@
-"""A requested call starts at most once, over all generations, and has one outcome."""
+"""A requested call starts at most once, over all generations, and has one outcome.
+
+What came of calls and the start of others are one statement, however many they are.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from django.db import connection
 
-from recovery.errors import ErrorCode, IllegalTransition, Refused
+from recovery.errors import ErrorCode
 from recovery.fences import Fence
-from recovery.statements import known_row, run
+from recovery.statements import run
 from turns import events
-from turns.transitions.calls import bounded_result
+from turns.transitions.calls import CallOutcome
 from work.models import WorkStep
-from work.transitions.locks import OWNED, RAISED, STARTING, next_mark_sql, presented, refusal
+from work.transitions.locks import (
+    OWNED,
+    RAISED,
+    next_mark_sql,
+    presented,
+    refusal,
+)
 
 _FIELDS: Final = [field.attname for field in WorkStep._meta.concrete_fields]
 _COLUMNS: Final = ", ".join(f"s.{name}" for name in _FIELDS)
-_START: Final = f"""
-    WITH {STARTING}, started AS (
+# What is stored of an outcome, with the type of each.
+_OUTCOME: Final = {
+    "step_id": "bigint",
+    "state": "text",
+    "error_code": "text",
+    "result": "text",
+    "result_digest": "text",
+    "result_bytes": "bigint",
+}
+_ENDED: Final = f"""
+    ended AS (
+        UPDATE work_workstep s SET state = o.state, error_code = o.error_code,
+            result = o.result, result_digest = o.result_digest, result_bytes = o.result_bytes,
+            finished_at = statement_timestamp(), write_mark = {next_mark_sql("s")}
+        FROM mine CROSS JOIN
+            unnest({", ".join(f"%({name})s::{kind}[]" for name, kind in _OUTCOME.items())})
+            AS o({", ".join(_OUTCOME)})
+        WHERE s.id = o.step_id AND s.job_id = mine.id
+            AND (s.state = 'running' OR s.state = 'requested' AND o.state <> 'succeeded')
+        RETURNING s.id
+    )
+"""  # noqa: S608  constants
+# All or none, and only where every outcome has been stored.
+_STARTED: Final = f"""
+    started AS (
         UPDATE work_workstep s SET state = 'running', started_at = statement_timestamp(),
             write_mark = {next_mark_sql("s")}
-        FROM mine WHERE s.id = %(step)s AND s.job_id = mine.id AND s.state = 'requested'
-        RETURNING mine.conversation_id, {_COLUMNS}
-    ), {RAISED.format(written="started")}
-    SELECT * FROM started
+        FROM mine WHERE s.id = ANY(%(starting)s::bigint[]) AND s.job_id = mine.id
+            AND s.state = 'requested' AND mine.cancel_requested_at IS NULL
+            AND cardinality(%(starting)s::bigint[]) = (SELECT count(*) FROM work_workstep w
+                WHERE w.id = ANY(%(starting)s::bigint[]) AND w.job_id = %(job)s
+                    AND w.state = 'requested')
+            AND {{ready}}
+        RETURNING {_COLUMNS}
+    )
 """  # noqa: S608  constants
-_FINISH: Final = f"""
-    WITH {OWNED}, finished AS (
-        UPDATE work_workstep s SET state = %(state)s, error_code = %(code)s,
-            result = %(result)s, result_digest = %(digest)s, result_bytes = %(bytes)s,
-            finished_at = statement_timestamp(), write_mark = {next_mark_sql("s")}
-        FROM mine WHERE s.id = %(step)s AND s.job_id = mine.id
-            AND (s.state = 'running' OR s.state = 'requested' AND %(state)s <> 'succeeded')
-        RETURNING mine.conversation_id
-    ), {RAISED.format(written="finished")}
-    SELECT conversation_id FROM finished
+_ALL_STORED: Final = "cardinality(%(step_id)s::bigint[]) = (SELECT count(*) FROM ended)"
+_END: Final = f"""
+    WITH {OWNED}, {_ENDED}, {RAISED.format(written="ended")}
+    SELECT mine.conversation_id, ended.id FROM mine LEFT JOIN ended ON true
+"""  # noqa: S608  constants
+_START: Final = f"""
+    WITH {OWNED}, {_STARTED.format(ready="true")}, {RAISED.format(written="started")}
+    SELECT mine.conversation_id, NULL, started.* FROM mine LEFT JOIN started ON true
+    ORDER BY started.sequence
+"""  # noqa: S608  constants
+_END_AND_START: Final = f"""
+    WITH {OWNED}, {_ENDED}, {_STARTED.format(ready=_ALL_STORED)},
+        written AS (SELECT FROM ended UNION ALL SELECT FROM started),
+        {RAISED.format(written="written")}
+    SELECT mine.conversation_id, ended.id, started.* FROM mine LEFT JOIN (
+        ended FULL JOIN started ON false) ON true ORDER BY started.sequence
 """  # noqa: S608  constants
 
 
-def start_step(fence: Fence, step_id: int) -> WorkStep:
-    """Mark the call as running. Only who gets the step back may run the tool, and once.
+def move_steps(
+    fence: Fence, *, ended: Sequence[CallOutcome] = (), starting: Sequence[int] = ()
+) -> list[WorkStep]:
+    """Store what came of calls and mark others as running, in one transaction; return these in
+    the order of their calls.
+
+    Only who gets a step back may run its tool, and once. The same outcome again changes
+    nothing. An outcome is kept even where nothing may be started any more.
 
     Raises:
         StaleFence: another claim, or the end, has overtaken this one. Nothing was written.
-        CancelRequested: the job is to stop. Nothing was written.
-        IllegalTransition: it was started before, or has ended. Nothing was written.
+        CancelRequested: the job is to stop. The outcomes are stored, nothing was started.
+        IllegalTransition: one of `starting` was started before, or has ended; or a call that
+            was not started has an outcome. Every other outcome is stored, nothing was started.
+        Refused: `tool_outcome_conflict`, a call has another outcome. Every other outcome is
+            stored, nothing was started.
     """
-    started = run(_START, presented(fence, step=step_id))
-    if not started:
-        raise refusal(fence, "the call does not wait to be started", starting=True)
-    [(conversation_id, *values)] = started
-    events.announce_on_commit(conversation_id)
-    return WorkStep.from_db(connection.alias, _FIELDS, values)
+    stored, started = _move(fence, ended, starting)
+    missing = [outcome for outcome in ended if outcome.step_id not in stored]
+    if missing:
+        _require_stored(fence, missing)
+        # it was a repetition, so what is to be started has waited
+        return move_steps(fence, starting=starting) if starting else []
+    if len(started) != len(starting):
+        raise refusal(fence, "a call does not wait to be started", starting=True)
+    return started
+
+
+def _move(
+    fence: Fence, ended: Sequence[CallOutcome], starting: Sequence[int]
+) -> tuple[set[int], list[WorkStep]]:
+    """Return which outcomes were stored, and the steps that were started."""
+    outcomes: dict[str, Any] = {
+        "step_id": [outcome.step_id for outcome in ended],
+        "state": [outcome.state.value for outcome in ended],
+        "error_code": [outcome.error_code for outcome in ended],
+        "result": [outcome.result.text for outcome in ended],
+        "result_digest": [outcome.result.digest for outcome in ended],
+        "result_bytes": [outcome.result.bytes for outcome in ended],
+    }
+    if not ended:
+        rows = run(_START, presented(fence, starting=list(starting)))
+    elif not starting:
+        rows = run(_END, presented(fence, **outcomes))
+    else:
+        rows = run(_END_AND_START, presented(fence, starting=list(starting), **outcomes))
+    if not rows:
+        raise refusal(fence, "the job was locked by another")
+    stored = {step_id for _, step_id, *_ in rows if step_id is not None}
+    started = [
+        WorkStep.from_db(connection.alias, _FIELDS, values)
+        for _, step_id, *values in rows
+        if step_id is None and values and values[0] is not None
+    ]
+    if stored or started:
+        events.announce_on_commit(rows[0][0])
+    return stored, started
+
+
+def _require_stored(fence: Fence, outcomes: Sequence[CallOutcome]) -> None:
+    """Return when the steps have these very outcomes; raise why they do not."""
+    steps = WorkStep.objects.filter(job_id=fence.pk).in_bulk(
+        [outcome.step_id for outcome in outcomes]
+    )
+    for outcome in outcomes:
+        step = steps.get(outcome.step_id)
+        if step is None or step.finished_at is None:
+            raise refusal(fence, "the call has not been started")
+        outcome.require_stored_in(step)
+
+
+def start_step(fence: Fence, step_id: int) -> WorkStep:
+    """Mark one call as running: see `move_steps`."""
+    (started,) = move_steps(fence, starting=[step_id])
+    return started
 
 
 def finish_step(
@@ -62,43 +166,7 @@ def finish_step(
     result: str = "",
     error_code: ErrorCode | None = None,
 ) -> WorkStep:
-    """Store what came of the call. The same outcome again returns the same row.
-
-    A result past its bound is cut with a mark; size and digest are those of the whole.
-
-    Raises:
-        StaleFence: another claim, or the end, has overtaken this one. Nothing was written.
-        IllegalTransition: the call has not been started. Nothing was written.
-        Refused: `tool_outcome_conflict`, it has another outcome already. Nothing was written.
-    """
-    kept = bounded_result(result)
-    code = (
-        "" if state == WorkStep.State.SUCCEEDED else (error_code or ErrorCode.TOOL_FAILED).value
-    )
-    outcome = {
-        "state": state.value,
-        "code": code,
-        "result": kept.text,
-        "digest": kept.digest,
-        "bytes": kept.bytes,
-    }
-    finished = run(_FINISH, presented(fence, step=step_id, **outcome))
-    if finished:
-        events.announce_on_commit(finished[0][0])
-        return known_row(
-            WorkStep,
-            id=step_id,
-            job_id=fence.pk,
-            state=state.value,
-            error_code=code,
-            result=kept.text,
-            result_digest=kept.digest,
-            result_bytes=kept.bytes,
-        )
-    refused = refusal(fence, "the call has not been started")
-    step = WorkStep.objects.filter(pk=step_id, job_id=fence.pk).first()
-    if isinstance(refused, IllegalTransition) and step and step.finished_at is not None:
-        if (step.state, step.error_code, step.result_digest) == (state, code, kept.digest):
-            return step
-        refused = Refused(ErrorCode.TOOL_OUTCOME_CONFLICT)
-    raise refused
+    """Store what came of one call: see `move_steps`. Return its row."""
+    outcome = CallOutcome.of(step_id, state, result=result, error_code=error_code)
+    move_steps(fence, ended=[outcome])
+    return WorkStep.objects.get(pk=step_id, job_id=fence.pk)
