@@ -89,7 +89,8 @@ TURN: Final[LiteralString] = f"""
 
 # --- Statements ---
 
-# Where it says panels, messages, about and active, `_with_panels` puts what the registered ones say.
+# Where it says panels, messages, about or active, `_with_panels` puts what the registered ones
+# say.
 SNAPSHOTS: Final[LiteralString] = f"""
     SELECT s.place, json_build_object('revision', c.revision,
         'conversation', json_build_object(

@@ -54,7 +54,7 @@ ABOUT: Final[LiteralString] = """
 ACTIVE: Final[LiteralString] = f"""
     EXISTS (SELECT FROM work_workjob j
             WHERE j.conversation_id = c.id AND j.person_id = c.owner_id AND {IS_OPEN})
-"""  # noqa: S608  constants
+"""
 
 
 def variants(one: Object) -> Sequence[Object]:

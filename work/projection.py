@@ -41,6 +41,17 @@ COMMIT: Final[LiteralString] = """
     WHERE q.job_id = j.id AND q.name = 'commit' AND q.state = 'succeeded'
         AND q.result LIKE 'Committed %%' ORDER BY q.sequence DESC LIMIT 1
 """
+# After the end, where something is on it: the report of a job that completed begins its last
+# line so (`Facts`, in `work/coding/worktrees.py`). Of any other, nobody counted what its calls
+# changed: those that only read left nothing, and a branch with nothing on it is removed.
+BRANCH: Final[LiteralString] = f"""
+    CASE WHEN j.finished_at IS NULL OR ({COMMIT}) IS NOT NULL OR CASE j.state
+        WHEN 'completed' THEN EXISTS (SELECT FROM {REPORT}
+            AND substring(r.text FROM '[^\\n]*$') LIKE 'The work is on branch %%')
+        ELSE EXISTS (SELECT FROM work_workstep q WHERE q.job_id = j.id
+            AND q.effect <> 'read' AND q.started_at IS NOT NULL)
+    END THEN nullif(j.branch, '') END
+"""  # noqa: S608  constants
 CORE: Final[LiteralString] = f"""
     'id', j.id::text, 'conversation_id', j.conversation_id::text, 'kind', j.kind,
     'goal', j.goal, 'state', j.state, 'error_code', nullif(j.error_code, ''),
@@ -49,7 +60,7 @@ CORE: Final[LiteralString] = f"""
     'report', (SELECT r.text FROM {REPORT}),
     'message_id', (SELECT w.message_id::text FROM work_jobreportmessage w
                    WHERE w.report_id = (SELECT r.id FROM {REPORT})),
-    'branch', nullif(j.branch, ''),
+    'branch', CASE j.kind WHEN 'coding' THEN ({BRANCH}) END,
     'commit', CASE j.kind WHEN 'coding' THEN ({COMMIT}) END,
     'usage', (SELECT json_object_agg(u.key, u.total) FROM (
         SELECT e.key, sum(e.value::bigint) AS total

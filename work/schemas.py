@@ -30,7 +30,9 @@ class JobCore(Shape):
         description="What a completed job reports; otherwise how it ended, in our words."
     )
     message_id: str | None = Field(description="The message that shows the report.")
-    branch: str | None = Field(description="The branch a coding job works on.")
+    branch: str | None = Field(
+        description="The branch a coding job works on; after its end, the one its work is on."
+    )
     commit: str | None = Field(
         description="The newest commit a coding job has made itself. What is left over at its "
         "end is committed after it; the report says so."

@@ -28,6 +28,7 @@ from turns.tokens import create_token
 from work import bounds, projection
 from work.coding.changes import Commit
 from work.coding.tools import branch
+from work.coding.worktrees import Facts
 from work.models import WorkJob
 from work.transitions import append_report, checkpoint_workspace, finish_job
 
@@ -217,6 +218,52 @@ def test_a_coding_job_shows_its_branch_and_the_newest_commit_it_made(
     )
     _, shown = api("GET", f"/jobs/{job.pk}")
     assert (shown["branch"], shown["commit"]) == ("holdfast/job", "b" * 40)
+
+
+REPORTED = "I looked.\n\nThe work is on branch it says."
+LEFT = Facts(branch="holdfast/job", commit="a" * 40, changed_files=1, left_out=("pipe",))
+
+
+@pytest.mark.parametrize(
+    ("left", "branch_shown"),
+    [
+        (LEFT, "holdfast/job"),
+        (Facts(), None),
+        (Facts(lost=True), None),
+        (Facts(stays_at="worktrees/1"), None),
+    ],
+)
+def test_a_completed_job_shows_its_branch_where_something_is_on_it(
+    api: Api, conversation: Conversation, left: Facts, branch_shown: str | None
+) -> None:
+    job = a_job(conversation, running=True, coding=True)
+    checkpoint_workspace(fence_of(job), "0" * 40, "holdfast/job")
+    asking = WorkProviderStepFactory(job=job, completed=True)
+    WorkStepFactory(job=job, provider_step=asking, succeeded=True, effect="external")
+    append_report(fence_of(job), f"{REPORTED}\n\n{left.sentence}")
+    assert api("GET", f"/jobs/{job.pk}")[1]["branch"] == "holdfast/job"
+    finish_job(fence_of(job), WorkJob.State.COMPLETED)
+    assert api("GET", f"/jobs/{job.pk}")[1]["branch"] == branch_shown
+
+
+@pytest.mark.parametrize(
+    ("call", "branch_shown"),
+    [
+        ({"succeeded": True}, None),
+        ({"effect": "reversible", "cancelled": True}, None),
+        ({"effect": "reversible", "succeeded": True}, "holdfast/job"),
+        ({"effect": "external", "running": True}, "holdfast/job"),
+    ],
+)
+def test_a_job_that_broke_off_shows_its_branch_unless_its_calls_only_read(
+    api: Api, conversation: Conversation, call: dict[str, Any], branch_shown: str | None
+) -> None:
+    job = a_job(conversation, running=True, coding=True)
+    checkpoint_workspace(fence_of(job), "0" * 40, "holdfast/job")
+    asking = WorkProviderStepFactory(job=job, completed=True)
+    WorkStepFactory(job=job, provider_step=asking, **call)
+    finish_job(fence_of(job), WorkJob.State.FAILED, error_code=ErrorCode.PROVIDER_TIMEOUT)
+    assert api("GET", f"/jobs/{job.pk}")[1]["branch"] == branch_shown
 
 
 def test_a_completed_job_shows_its_result_and_the_message_that_shows_it(
