@@ -286,8 +286,8 @@ def _become(
         os.execvpe(order.argv[0], order.argv, order.environment)  # noqa: S606 - no shell
     except OSError as error:
         code = error.errno or code
-    except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on
-        code = code or 1
+    except BaseException:  # noqa: BLE001, S110 - whatever it is, this process must not go on
+        pass
     os.write(said, str(code).encode())
     os._exit(NOT_STARTED_STATUS)
 

@@ -97,8 +97,8 @@ class Stream:
 class Ended:
     """How a program ended. A negative `exit_status` is the signal that ended it.
 
-    `left_running` counts the processes it had started and left behind, which were ended;
-    `survivors` those that even SIGKILL did not end in time.
+    `left_running` counts the processes that it had left behind at its own end, and that were
+    then to be ended; `survivors` those that even SIGKILL did not end in time.
     """
 
     end: End

@@ -338,6 +338,26 @@ async def test_a_program_that_was_ended_is_a_failed_step(end: End, code: ErrorCo
     assert failed.value.result.endswith("\nso far")
 
 
+@pytest.mark.parametrize(
+    ("end", "left_running", "survivors", "said"),
+    [
+        (End.EXITED, 0, 0, []),
+        (End.EXITED, 3, 0, ["[3 processes it had left running were ended]"]),
+        (
+            End.EXITED, 3, 1,
+            ["[2 processes it had left running were ended]",
+             "[1 processes it had started could not be ended]"],
+        ),
+        (End.TIMEOUT, 0, 2, ["[2 processes it had started could not be ended]"]),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_ended_is_not_said_to_have_ended(
+    end: End, left_running: int, survivors: int, said: list[str]
+) -> None:
+    ended = Ended(end, exit_status=0, left_running=left_running, survivors=survivors)
+    assert list(running._left(ended)) == said
+
+
 async def test_a_cancelled_call_ends_its_program_at_once(workspace: Workspace) -> None:
     """failure H29: the running process group is signalled and ends."""
     running = asyncio.ensure_future(

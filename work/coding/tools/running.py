@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -134,8 +135,7 @@ def told(ended: Ended, touched: list[str]) -> str:
             + ", ".join(map(saying.shown, touched[: bounds.CHANGED_FILES_NAMED]))
         )
     lines.append(_how(ended))
-    if ended.left_running or ended.survivors:
-        lines.append(f"[{ended.left_running} processes it had left running were ended]")
+    lines.extend(_left(ended))
     lines.append(saying.output_text(ended.output) or "[it said nothing]")
     result = saying.fitting("\n".join(lines))
     if touched:
@@ -145,6 +145,14 @@ def told(ended: Ended, touched: list[str]) -> str:
     if ended.exit_status != 0:
         raise ToolFailed(ErrorCode.TOOL_FAILED, result=result)
     return result
+
+
+def _left(ended: Ended) -> Iterator[str]:
+    if ended.left_running > ended.survivors:
+        count = ended.left_running - ended.survivors
+        yield f"[{count} processes it had left running were ended]"
+    if ended.survivors:
+        yield f"[{ended.survivors} processes it had started could not be ended]"
 
 
 def _how(ended: Ended) -> str:
