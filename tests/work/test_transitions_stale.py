@@ -20,6 +20,7 @@ from work.transitions import (
     CancelRequested,
     append_report,
     finish_job,
+    finish_jobs,
     finish_step,
     request_cancel,
     start_provider_step,
@@ -48,15 +49,13 @@ WRITES: dict[str, Write] = {
 }
 
 
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("overtaken_by", ["release", "adoption", "end"])
-def test_a_stale_generation_writes_nothing(job: WorkJob, write: str, overtaken_by: str) -> None:
-    """failure H11: no step, outcome, report or end, before or after another adopts"""
-    waits = make.WorkStepFactory.create(job=job)
-    runs = make.WorkStepFactory.create(job=job, provider_step=waits.provider_step, running=True)
-    asked = make.WorkProviderStepFactory.create(job=job)
+OVERTAKEN = ("release", "adoption", "end")
+
+
+def overtaken(job: WorkJob, by: str) -> Fence:
+    """Return the fence of who had the job before somebody released, adopted or ended it."""
     stale = fence_of(job)
-    match overtaken_by:
+    match by:
         case "adoption":
             adopted(job)
         case "release":
@@ -64,10 +63,37 @@ def test_a_stale_generation_writes_nothing(job: WorkJob, write: str, overtaken_b
             WorkRecovery().settle_orphans()
         case _:
             finish_job(stale, WorkJob.State.FAILED)
+    return stale
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("overtaken_by", OVERTAKEN)
+def test_a_stale_generation_writes_nothing(job: WorkJob, write: str, overtaken_by: str) -> None:
+    """failure H11: no step, outcome, report or end, before or after another adopts"""
+    waits = make.WorkStepFactory.create(job=job)
+    runs = make.WorkStepFactory.create(job=job, provider_step=waits.provider_step, running=True)
+    asked = make.WorkProviderStepFactory.create(job=job)
+    stale = overtaken(job, overtaken_by)
     before = every_job_row()
 
     with pytest.raises(StaleFence):
         WRITES[write](stale, waits, runs, asked)
+
+    assert every_job_row() == before
+
+
+@pytest.mark.parametrize("overtaken_by", OVERTAKEN)
+def test_a_stale_generation_completes_no_job_in_which_nothing_is_open(
+    job: WorkJob, overtaken_by: str
+) -> None:
+    """failure H11: an open step alone would keep it from completing"""
+    append_report(fence_of(job), "Found it.")
+    stale = overtaken(job, overtaken_by)
+    before = every_job_row()
+
+    with pytest.raises(StaleFence):
+        finish_job(stale, WorkJob.State.COMPLETED)
+    assert finish_jobs([stale], WorkJob.State.COMPLETED) == []
 
     assert every_job_row() == before
 
