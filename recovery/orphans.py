@@ -126,6 +126,7 @@ class OwnedTable:
         """Columns, condition and order of each kind of orphan; each has its partial index."""
         owned, queued = _words(self.owned_states), _words(self.queued_states)
         parent = self._parent[0] if self._parent else "NULL::bigint"
+        live = "t.finished_at IS NULL"
 
         def columns(cause: str, waiting: str = "false") -> str:
             return f"t.id, {parent}, {cause}, t.generation, t.owner, {waiting}"
@@ -133,12 +134,12 @@ class OwnedTable:
         return [
             (
                 columns(f"coalesce(({_HOW_IT_ENDED}), '{Cause.RUNTIME_LOST.value}')"),
-                f"t.state IN ({owned}) AND NOT EXISTS ({_LIVING})",
+                f"{live} AND t.state IN ({owned}) AND NOT EXISTS ({_LIVING})",
                 "t.owner, t.id",
             ),
             (
                 columns(f"'{Cause.DEADLINE_PASSED.value}'"),
-                f"t.state IN ({owned}) AND EXISTS ({_LIVING}) AND t.deadline_at < "
+                f"{live} AND t.state IN ({owned}) AND EXISTS ({_LIVING}) AND t.deadline_at < "
                 f"clock_timestamp() - interval '{bounds.DEADLINE_GRACE_SECONDS} s'",
                 "t.owner, t.id",
             ),
@@ -146,7 +147,8 @@ class OwnedTable:
                 columns(
                     f"'{Cause.NEVER_STARTED.value}'", "t.queue_deadline_at >= clock_timestamp()"
                 ),
-                f"t.state IN ({queued}) AND (t.queue_deadline_at < clock_timestamp() "
+                f"{live} AND t.state IN ({queued}) "
+                "AND (t.queue_deadline_at < clock_timestamp() "
                 f"OR t.next_dispatch_at <= clock_timestamp() AND {MAY_CLAIM_SQL})",
                 "t.created_at, t.id",
             ),

@@ -1,17 +1,29 @@
 """The database's half of the fence: triggers every owned row and every child of one carries.
 
-All row triggers run AFTER the update with the violation in their WHEN clause: a BEFORE trigger
-locks and logs each old row first, even when it has nothing to say. One named trigger a rule, so
-that an IntegrityError names the rule like a CHECK constraint does.
+All row triggers run AFTER the update: a BEFORE trigger locks and logs each old row first, even
+when it has nothing to say. An IntegrityError names the rule that was broken like a CHECK
+constraint does.
+
+A rule is a trigger of its own with the violation in its WHEN clause; or, for a table whose rows
+are moved one by one and often, one of the many that `Judge` looks at. A CHECK and a WHEN are
+read and prepared anew by each statement, which for one row costs more than its update; what a
+function looks at is prepared once in a session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import pgtrigger
+from django.db.models import Model
+from pgtrigger import compiler
 
+from recovery.fences import GENERATION_SHIFT_BITS
 from recovery.lifecycles import Lifecycle
+
+# The mark lacks the row's generation: a stale writer.
+FENCE_NOT_PRESENTED: Final = f"NEW.generation <> NEW.write_mark >> {GENERATION_SHIFT_BITS}"
 
 
 def refuse(constraint: str) -> str:
@@ -58,6 +70,70 @@ def refuse_insert(table: str, rule: str, violation: str) -> pgtrigger.Trigger:
     )
 
 
+class ConstantTriggerSql(compiler.UpsertTriggerSql):
+    """The statements of a `ConstantTrigger`. Migrations name this class: its text stays."""
+
+    def get_template(self) -> str:
+        """Return them, to be filled in."""
+        return """
+            CREATE OR REPLACE FUNCTION {pgid}()
+            RETURNS TRIGGER AS $$
+                {declare}
+                BEGIN
+                    {func}
+                END;
+            $$ LANGUAGE plpgsql;
+
+            DROP TRIGGER IF EXISTS {pgid} ON {table};
+            CREATE TRIGGER {pgid} {when} {operation} ON {table} {referencing}
+                FOR EACH {level} EXECUTE PROCEDURE {execute};
+
+            COMMENT ON TRIGGER {pgid} ON {table} IS '{hash}';
+        """
+
+
+class ConstantTrigger(pgtrigger.Trigger):
+    """A trigger that cannot be ignored, for functions that are entered often.
+
+    pgtrigger's own ask first whether they are to be ignored, which opens a subtransaction and
+    fails in it: that costs more than the rules.
+    """
+
+    def compile(self, model: Model) -> compiler.Trigger:
+        """Return what migrations store."""
+        compiled = super().compile(model)
+        return compiler.Trigger(
+            name=compiled.name, sql=ConstantTriggerSql(**compiled.sql.kwargs)
+        )
+
+
+class Judge(ConstantTrigger):
+    """One trigger that looks at each row written, by many rules.
+
+    `rules` map the name of a rule to the SQL that is true where a row breaks it; the first that
+    is true is named. OLD is null for a new row, so a rule about a change is not true then.
+    """
+
+    def __init__(self, table: str, rules: Mapping[str, str]) -> None:
+        self.rules = tuple(rules)
+        cases = " ".join(f"WHEN {wrong} THEN '{table}_{rule}'" for rule, wrong in rules.items())
+        super().__init__(
+            # triggers fire in the order of their names: this one speaks first, as a CHECK would
+            name="abides_by_rules",
+            when=pgtrigger.After,
+            operation=pgtrigger.Insert | pgtrigger.Update,
+            declare=[("broken", "text")],
+            func=f"""
+                broken := CASE {cases} END;
+                IF broken IS NOT NULL THEN
+                    RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = broken,
+                        MESSAGE = broken;
+                END IF;
+                RETURN NULL;
+            """,
+        )
+
+
 def refuse_change(table: str, rule: str, columns: Iterable[str]) -> pgtrigger.Trigger:
     """Return the trigger `rule` that refuses an update which changes any of `columns`."""
     columns = list(columns)
@@ -74,41 +150,68 @@ def in_states(row: str, states: Iterable[str]) -> str:
     return f"{row}.state IN ({', '.join(repr(str(state)) for state in sorted(states))})"
 
 
+def lifecycle_rules(
+    lifecycle: Lifecycle, *, silent: Iterable[str], spoken: Iterable[str]
+) -> dict[str, str]:
+    """Return for a `Judge` what `lifecycle_constraints` say, and that moves are legal."""
+    ended = in_states("NEW", lifecycle.terminal)
+    return {
+        "state_known": f"NOT {in_states('NEW', lifecycle.moves)}",
+        "ended_with_its_time": f"({ended}) <> (NEW.finished_at IS NOT NULL)",
+        "error_code_is_honest": (
+            f"({in_states('NEW', silent)} AND NEW.error_code <> '') "
+            f"OR ({in_states('NEW', spoken)} AND NEW.error_code = '')"
+        ),
+    }
+
+
+def owned_row_rules(lifecycle: Lifecycle, *, adopted: bool = False) -> dict[str, str]:
+    """Return an owned row's rules about a change: fence, generation, legal moves, frozen end.
+
+    A kind that is `adopted` loses its owner while it is open; that release takes a new
+    generation too, or the old owner could go on until the next claim.
+    """
+    rules = {
+        "fence": "NEW.write_mark = OLD.write_mark",
+        "generation": (
+            "NEW.generation < OLD.generation OR NEW.generation > OLD.generation + 1 OR "
+            "(NEW.owner IS DISTINCT FROM OLD.owner AND NEW.owner IS NOT NULL "
+            "AND NEW.generation <> OLD.generation + 1)"
+        ),
+        "moves": lifecycle.violation_sql(),
+        "end_is_final": in_states("OLD", lifecycle.terminal),
+    }
+    if adopted:
+        rules["release_is_fenced"] = (
+            "OLD.owner IS NOT NULL AND NEW.owner IS NULL "
+            f"AND NOT {in_states('NEW', lifecycle.terminal)} "
+            "AND NEW.generation <> OLD.generation + 1"
+        )
+    return rules
+
+
+# A rule that needs one of these to change is not looked for where none of them is set.
+_ABOUT: Final = {
+    "generation": ("generation", "owner"),
+    "moves": ("state",),
+    "release_is_fenced": ("owner",),
+}
+
+
 def owned_row_triggers(
     table: str, lifecycle: Lifecycle, *, fixed: Iterable[str], adopted: bool = False
 ) -> list[pgtrigger.Trigger]:
-    """Return an owned row's rules: fence, generation, legal moves, frozen end, fixed admission.
+    """Return a trigger for each of an owned row's rules, and for its fixed admission.
 
-    `fixed` are the columns that never change after admission. A kind that is `adopted` loses
-    its owner while it is open; that release takes a new generation too, or the old owner could
-    go on until the next claim.
+    `fixed` are the columns that never change after admission.
     """
-    rules = [
-        refuse_update(table, "fence", "NEW.write_mark = OLD.write_mark"),
-        refuse_update(
-            table,
-            "generation",
-            "NEW.generation < OLD.generation OR NEW.generation > OLD.generation + 1 OR "
-            "(NEW.owner IS DISTINCT FROM OLD.owner AND NEW.owner IS NOT NULL "
-            "AND NEW.generation <> OLD.generation + 1)",
-            of=["generation", "owner"],
+    return [
+        *(
+            refuse_update(table, rule, violation, of=_ABOUT.get(rule, ()))
+            for rule, violation in owned_row_rules(lifecycle, adopted=adopted).items()
         ),
-        refuse_update(table, "moves", lifecycle.violation_sql(), of=["state"]),
-        refuse_update(table, "end_is_final", in_states("OLD", lifecycle.terminal)),
         refuse_change(table, "admission_is_immutable", fixed),
     ]
-    if adopted:
-        released = f"NEW.owner IS NULL AND NOT {in_states('NEW', lifecycle.terminal)}"
-        rules.append(
-            refuse_update(
-                table,
-                "release_is_fenced",
-                f"OLD.owner IS NOT NULL AND {released} "
-                "AND NEW.generation <> OLD.generation + 1",
-                of=["owner"],
-            )
-        )
-    return rules
 
 
 def child_row_triggers(
@@ -140,7 +243,12 @@ def child_row_triggers(
 
 
 def child_fence(
-    table: str, *, parent: str, parent_key: str, parent_states: Iterable[str]
+    table: str,
+    *,
+    parent: str,
+    parent_key: str,
+    parent_states: Iterable[str],
+    kind: type[pgtrigger.Trigger] = pgtrigger.Trigger,
 ) -> pgtrigger.Trigger:
     """Return the statement trigger that lets children in only under an open parent of their
     generation.
@@ -149,7 +257,7 @@ def child_fence(
     lets a child slip under a parent that recovery is closing.
     """
     states = ", ".join(repr(str(state)) for state in sorted(parent_states))
-    return pgtrigger.Trigger(
+    return kind(
         name="child_fence",
         level=pgtrigger.Statement,
         when=pgtrigger.After,

@@ -33,7 +33,7 @@ CLEAR_UP_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 1.0
 _CLAIMABLE: Final = f"""
     SELECT j.id FROM work_workjob j JOIN recovery_runtime r ON r.id = %(owner)s
-    WHERE j.state = 'queued' AND j.cancel_requested_at IS NULL
+    WHERE j.finished_at IS NULL AND j.state = 'queued' AND j.cancel_requested_at IS NULL
         AND j.host_id IN ('', r.host_id) AND r.stopped_at IS NULL
         AND (j.deadline_at IS NULL OR j.deadline_at > clock_timestamp())
         AND j.id <> ALL(%(known)s::bigint[]) AND {MAY_CLAIM_SQL}

@@ -331,11 +331,11 @@ def test_whatever_is_swept_is_served_by_a_loop_that_keeps_its_lease() -> None:
 
 
 def test_looking_reads_no_ended_job(start_host: StartHost, owner: Owner) -> None:
-    """Once a second in every worker: the index of queued jobs answers it."""
+    """Once a second in every worker: the index of live jobs answers it."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"EXPLAIN {job_host._CLAIMABLE}",
             {"owner": owner(), "room": 32, "known": "{}", "kind": "work"},
         )
         plan = "\n".join(line for (line,) in cursor.fetchall())
-    assert "work_workjob_queued" in plan
+    assert "work_workjob_live" in plan

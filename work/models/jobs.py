@@ -8,20 +8,19 @@ from uuid import UUID
 import pgtrigger
 from django.conf import settings
 from django.db import models
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
-from recovery.constraints import (
-    at_most,
-    error_code_field,
-    fence_presented,
-    lifecycle_constraints,
-)
+from recovery.constraints import error_code_field
 from recovery.models import Runtime
 from recovery.triggers import (
+    FENCE_NOT_PRESENTED,
+    Judge,
     changed,
-    owned_row_triggers,
+    lifecycle_rules,
+    owned_row_rules,
     refuse,
+    refuse_change,
     refuse_insert,
     refuse_update,
 )
@@ -61,7 +60,8 @@ _WRONG: Final = {
             OR NEW.kind IN ('coding', 'computer') AND NEW.host_id <> ''
                 AND NEW.computer_id IS NOT NULL AND NEW.cwd <> '')""",
     "clock_is_the_budgets": """
-        NEW.wall_clock_seconds IS DISTINCT FROM (NEW.budget ->> 'wall_clock_seconds')::int""",
+        NEW.wall_clock_seconds IS DISTINCT FROM (NEW.budget ->> 'wall_clock_seconds')::int
+            OR NEW.wall_clock_seconds < 0""",
     "texts_bounded": f"""
         octet_length(NEW.goal) > {bounds.GOAL_MAX_BYTES}
             OR octet_length(NEW.context) > {bounds.CONTEXT_MAX_BYTES}
@@ -70,6 +70,33 @@ _WRONG: Final = {
     "snapshots_bounded": f"""
         octet_length(NEW.authority::text) > {bounds.AUTHORITY_MAX_BYTES}
             OR octet_length(NEW.budget::text) > {bounds.BUDGET_MAX_BYTES}""",
+}
+# What a move of a job may not lead to, and what may not change in one.
+_RULES: Final = {
+    **lifecycle_rules(
+        lifecycles.JOB,
+        silent=["completed"],
+        spoken=["failed", "interrupted", "budget_exhausted"],
+    ),
+    "fence_presented": FENCE_NOT_PRESENTED,
+    "running_is_owned": """
+        NEW.state = 'running' AND (NEW.owner IS NULL OR NEW.claim_token IS NULL
+            OR NEW.deadline_at IS NULL OR NEW.claimed_at IS NULL OR NEW.generation < 1)""",
+    "queued_is_free": """
+        NEW.state = 'queued' AND (NEW.owner IS NOT NULL OR NEW.claim_token IS NOT NULL)""",
+    "session_bounded": (
+        f"octet_length(NEW.acp_session_id) > {bounds.ACP_SESSION_ID_MAX_BYTES}"
+    ),
+    "releases_are_of_attempts": """
+        NEW.planned_releases < 0 OR NEW.planned_releases > NEW.attempts
+            OR NEW.dispatch_count < 0""",
+    **owned_row_rules(lifecycles.JOB, adopted=True),
+    "deadline_is_fixed": (
+        "OLD.deadline_at IS NOT NULL AND OLD.deadline_at IS DISTINCT FROM NEW.deadline_at"
+    ),
+    "counts_never_fall": (
+        "NEW.attempts < OLD.attempts OR NEW.planned_releases < OLD.planned_releases"
+    ),
 }
 # The authority of a job on a computer is what the computer's row said at admission.
 _AUTHORITY_IS_THE_COMPUTERS: Final = f"""
@@ -95,7 +122,7 @@ class WorkJobQuerySet(models.QuerySet["WorkJob"]):
 
     def open(self) -> WorkJobQuerySet:
         """Those that have not ended."""
-        return self.filter(state__in=sorted(lifecycles.JOB.open))
+        return self.filter(finished_at__isnull=True)
 
     def of_person(self, person_id: int) -> WorkJobQuerySet:
         """Those one person asked for."""
@@ -103,7 +130,7 @@ class WorkJobQuerySet(models.QuerySet["WorkJob"]):
 
     def running_in(self, runtime: UUID) -> WorkJobQuerySet:
         """Those one runtime has claimed and not ended."""
-        return self.filter(state="running", owner=runtime)
+        return self.open().filter(state="running", owner=runtime)
 
     def cancel_requested(self) -> WorkJobQuerySet:
         """Those somebody asked to stop."""
@@ -112,7 +139,7 @@ class WorkJobQuerySet(models.QuerySet["WorkJob"]):
     def orphaned(self) -> WorkJobQuerySet:
         """Running ones whose owner is not a living runtime."""
         living = Runtime.objects.living().filter(pk=OuterRef("owner"))
-        return self.filter(~Exists(living), state="running")
+        return self.open().filter(~Exists(living), state="running")
 
 
 class WorkJob(models.Model):
@@ -172,7 +199,7 @@ class WorkJob(models.Model):
     # which machine holds the work's local state; empty where any worker may do it
     host_id = models.CharField(max_length=64, blank=True, default="")
     model = models.CharField(max_length=MODEL_NAME_MAX_CHARS)
-    wall_clock_seconds = models.PositiveIntegerField()
+    wall_clock_seconds = models.IntegerField()
     authority = models.JSONField()
     budget = models.JSONField()
     # the job's tools see the conversation as it was before this message
@@ -188,12 +215,12 @@ class WorkJob(models.Model):
     generation = models.IntegerField(default=0)
     claim_token = models.UUIDField(null=True, blank=True)
     write_mark = models.BigIntegerField(default=0)
-    attempts = models.PositiveSmallIntegerField(default=0)
-    planned_releases = models.PositiveSmallIntegerField(default=0)
+    attempts = models.SmallIntegerField(default=0)
+    planned_releases = models.SmallIntegerField(default=0)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     queue_deadline_at = models.DateTimeField()
     next_dispatch_at = models.DateTimeField()
-    dispatch_count = models.PositiveSmallIntegerField(default=0)
+    dispatch_count = models.SmallIntegerField(default=0)
 
     acp_session_id = models.TextField(blank=True, default="")
     acp_cursor = models.BigIntegerField(default=0)
@@ -210,36 +237,6 @@ class WorkJob(models.Model):
 
     class Meta:
         constraints = [
-            *lifecycle_constraints(
-                "work_workjob",
-                lifecycles.JOB,
-                silent=["completed"],
-                spoken=["failed", "interrupted", "budget_exhausted"],
-            ),
-            fence_presented("work_workjob"),
-            models.CheckConstraint(
-                condition=~Q(state="running")
-                | Q(
-                    owner__isnull=False,
-                    claim_token__isnull=False,
-                    deadline_at__isnull=False,
-                    claimed_at__isnull=False,
-                    generation__gte=1,
-                ),
-                name="work_workjob_running_is_owned",
-            ),
-            models.CheckConstraint(
-                condition=~Q(state="queued") | Q(owner__isnull=True, claim_token__isnull=True),
-                name="work_workjob_queued_is_free",
-            ),
-            models.CheckConstraint(
-                condition=at_most("acp_session_id", bounds.ACP_SESSION_ID_MAX_BYTES),
-                name="work_workjob_session_bounded",
-            ),
-            models.CheckConstraint(
-                condition=Q(planned_releases__lte=F("attempts")),
-                name="work_workjob_releases_are_of_attempts",
-            ),
             # without what has no key: each move of a job writes to every index it is in
             models.UniqueConstraint(
                 fields=["conversation", "client_key"],
@@ -248,18 +245,12 @@ class WorkJob(models.Model):
             ),
         ]
         indexes = [
-            # the sweep: orphans in owner order, and the deadline pass index-only
-            models.Index(
-                fields=["owner", "id"],
-                include=["deadline_at"],
-                condition=Q(state="running"),
-                name="work_workjob_running",
-            ),
-            # dispatch again, and never_started; what a worker may claim
+            # what is claimed, swept and dispatched again, and the limit of active jobs; by what
+            # no move changes, so that only the last one writes to it
             models.Index(
                 fields=["created_at", "id"],
-                condition=Q(state="queued"),
-                name="work_workjob_queued",
+                condition=Q(finished_at__isnull=True),
+                name="work_workjob_live",
             ),
             # a conversation's jobs: the panel, and the cascade
             models.Index(fields=["conversation", "id"], name="work_workjob_in_conversation"),
@@ -273,22 +264,10 @@ class WorkJob(models.Model):
             ),
         ]
         triggers = [
-            *owned_row_triggers("work_workjob", lifecycles.JOB, fixed=REQUEST, adopted=True),
+            Judge("work_workjob", _RULES),
+            refuse_change("work_workjob", "admission_is_immutable", REQUEST),
             # a request never changes, so it is judged once, when the job is inserted
             *(refuse_insert("work_workjob", rule, wrong) for rule, wrong in _WRONG.items()),
-            refuse_update(
-                "work_workjob",
-                "deadline_is_fixed",
-                "OLD.deadline_at IS NOT NULL AND "
-                "OLD.deadline_at IS DISTINCT FROM NEW.deadline_at",
-                of=["deadline_at"],
-            ),
-            refuse_update(
-                "work_workjob",
-                "counts_never_fall",
-                "NEW.attempts < OLD.attempts OR NEW.planned_releases < OLD.planned_releases",
-                of=["attempts", "planned_releases"],
-            ),
             # the one part of a job that a worker writes as it goes, and only while it runs it
             refuse_update(
                 "work_workjob",

@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from recovery.constraints import at_most
-from recovery.triggers import child_fence, refuse
+from recovery.triggers import ConstantTrigger, child_fence, refuse
 from turns.digests import DIGEST_CHARS
 from turns.models import Message
 from work import bounds
@@ -55,6 +55,7 @@ class JobReport(models.Model):
                 parent="work_workjob",
                 parent_key="job_id",
                 parent_states=["queued", "running"],
+                kind=ConstantTrigger,
             ),
             pgtrigger.Trigger(
                 name="is_final",

@@ -2,28 +2,68 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from django.db import models
 from django.db.models import Q
 
-from recovery.constraints import at_most, fence_presented
 from recovery.triggers import (
+    FENCE_NOT_PRESENTED,
+    ConstantTrigger,
+    Judge,
     child_fence,
-    child_row_triggers,
     in_states,
+    lifecycle_rules,
     refuse_change,
     refuse_update,
 )
+from turns import bounds as turn_bounds
 from turns import lifecycles
 from turns.models.steps import (
     PROVIDER_STEP_IDENTITY,
     TOOL_STEP_IDENTITY,
     ProviderStepFields,
     ToolStepFields,
-    provider_step_constraints,
-    tool_step_constraints,
 )
 from work import bounds
 from work.models.jobs import WorkJob
+
+_PROVIDER_STEP_RULES: Final = {
+    **lifecycle_rules(
+        lifecycles.PROVIDER_STEP, silent=["completed"], spoken=["failed", "interrupted"]
+    ),
+    "response_id_bounded": (
+        f"octet_length(NEW.response_id) > {turn_bounds.PROVIDER_ID_MAX_BYTES}"
+    ),
+    "usage_bounded": f"octet_length(NEW.usage::text) > {turn_bounds.USAGE_MAX_BYTES}",
+    "text_bounded": f"octet_length(NEW.text) > {bounds.RESPONSE_TEXT_MAX_BYTES}",
+    "count_bounded": f"NEW.sequence NOT BETWEEN 1 AND {bounds.PROVIDER_STEPS_PER_JOB}",
+    "moves": lifecycles.PROVIDER_STEP.violation_sql(),
+    "end_is_final": in_states("OLD", lifecycles.PROVIDER_STEP.terminal),
+}
+_STEP_RULES: Final = {
+    **lifecycle_rules(
+        lifecycles.TOOL_STEP,
+        silent=["succeeded"],
+        spoken=["failed", "refused", "unavailable", "interrupted"],
+    ),
+    "running_was_started": (
+        f"{in_states('NEW', ['running', 'succeeded'])} AND NEW.started_at IS NULL"
+    ),
+    "arguments_bounded": (
+        f"octet_length(NEW.arguments) > {turn_bounds.TOOL_ARGUMENTS_MAX_BYTES}"
+    ),
+    "result_bounded": f"octet_length(NEW.result) > {turn_bounds.TOOL_RESULT_MAX_BYTES}",
+    "ids_bounded": f"""
+        octet_length(NEW.call_id) > {turn_bounds.PROVIDER_ID_MAX_BYTES}
+            OR octet_length(NEW.item_id) > {turn_bounds.PROVIDER_ID_MAX_BYTES}
+            OR octet_length(NEW.name) > {turn_bounds.TOOL_NAME_MAX_BYTES}""",
+    "fence_presented": FENCE_NOT_PRESENTED,
+    "count_bounded": f"NEW.sequence NOT BETWEEN 1 AND {bounds.TOOL_CALLS_HARD_STOP}",
+    "fence": "NEW.write_mark = OLD.write_mark",
+    "moves": lifecycles.TOOL_STEP.violation_sql(),
+    "end_is_final": in_states("OLD", lifecycles.TOOL_STEP.terminal),
+}
 
 
 class WorkProviderStep(ProviderStepFields):
@@ -40,15 +80,6 @@ class WorkProviderStep(ProviderStepFields):
 
     class Meta:
         constraints = [
-            *provider_step_constraints("work_workproviderstep"),
-            models.CheckConstraint(
-                condition=at_most("text", bounds.RESPONSE_TEXT_MAX_BYTES),
-                name="work_workproviderstep_text_bounded",
-            ),
-            models.CheckConstraint(
-                condition=Q(sequence__gte=1, sequence__lte=bounds.PROVIDER_STEPS_PER_JOB),
-                name="work_workproviderstep_count_bounded",
-            ),
             models.UniqueConstraint(
                 fields=["job", "sequence"], name="work_workproviderstep_one_per_sequence"
             ),
@@ -58,14 +89,21 @@ class WorkProviderStep(ProviderStepFields):
                 name="work_workproviderstep_one_open_per_job",
             ),
         ]
-        triggers = child_row_triggers(
-            "work_workproviderstep",
-            lifecycles.PROVIDER_STEP,
-            fixed=["job_id", "generation", *PROVIDER_STEP_IDENTITY],
-            parent="work_workjob",
-            parent_key="job_id",
-            parent_states=["running"],
-        )
+        triggers = [
+            Judge("work_workproviderstep", _PROVIDER_STEP_RULES),
+            refuse_change(
+                "work_workproviderstep",
+                "identity_is_fixed",
+                ["job_id", "generation", *PROVIDER_STEP_IDENTITY],
+            ),
+            child_fence(
+                "work_workproviderstep",
+                parent="work_workjob",
+                parent_key="job_id",
+                parent_states=["running"],
+                kind=ConstantTrigger,
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"provider step {self.pk}"
@@ -90,12 +128,6 @@ class WorkStep(ToolStepFields):
 
     class Meta:
         constraints = [
-            *tool_step_constraints("work_workstep"),
-            fence_presented("work_workstep"),
-            models.CheckConstraint(
-                condition=Q(sequence__gte=1, sequence__lte=bounds.TOOL_CALLS_HARD_STOP),
-                name="work_workstep_count_bounded",
-            ),
             models.UniqueConstraint(
                 fields=["job", "call_id"], name="work_workstep_one_per_call_id"
             ),
@@ -104,19 +136,13 @@ class WorkStep(ToolStepFields):
             ),
         ]
         triggers = [
-            refuse_update("work_workstep", "fence", "NEW.write_mark = OLD.write_mark"),
+            Judge("work_workstep", _STEP_RULES),
             refuse_update(
                 "work_workstep",
                 "generation",
                 "NEW.generation < OLD.generation OR (NEW.generation > OLD.generation "
                 "AND NOT (OLD.state = 'requested' AND NEW.state = 'requested'))",
                 of=["generation"],
-            ),
-            refuse_update(
-                "work_workstep", "moves", lifecycles.TOOL_STEP.violation_sql(), of=["state"]
-            ),
-            refuse_update(
-                "work_workstep", "end_is_final", in_states("OLD", lifecycles.TOOL_STEP.terminal)
             ),
             refuse_change(
                 "work_workstep", "identity_is_fixed", ["job_id", *TOOL_STEP_IDENTITY]
@@ -126,6 +152,7 @@ class WorkStep(ToolStepFields):
                 parent="work_workjob",
                 parent_key="job_id",
                 parent_states=["running"],
+                kind=ConstantTrigger,
             ),
         ]
 

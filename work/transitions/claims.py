@@ -81,7 +81,7 @@ _CLAIM_RELEASED: Final = f"{_HOLD.format(which='j.attempts > 0')}, {_TAKE_OVER} 
 _CLAIM_SOME: Final = f"""
     WITH waiting AS MATERIALIZED (
         SELECT j.id, j.conversation_id, j.generation, j.created_at FROM work_workjob j
-        WHERE {_WAITS} AND {_MAY_RUN}
+        WHERE j.finished_at IS NULL AND {_WAITS} AND {_MAY_RUN}
         ORDER BY j.created_at, j.id LIMIT %(limit)s + {LOOK_AHEAD_JOBS}
     ), held AS MATERIALIZED (
         SELECT w.id AS job_id, w.generation, gen_random_uuid() AS token
