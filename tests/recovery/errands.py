@@ -11,18 +11,17 @@ claim.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 from uuid import UUID, uuid4
 
-import pgtrigger
 from django.apps.registry import Apps
 from django.db import connection, models, transaction
 from django.db.models import Q
 
 from recovery.bounds import ADMISSION_GRACE_SECONDS, ADOPTION_ATTEMPTS
-from recovery.constraints import error_code_field, fence_presented, lifecycle_constraints
+from recovery.constraints import fence_presented, lifecycle_constraints
 from recovery.errors import ErrorCode, StaleFence
 from recovery.fences import (
     GENERATION_SHIFT_BITS,
@@ -32,10 +31,18 @@ from recovery.fences import (
 )
 from recovery.lifecycles import Lifecycle
 from recovery.models import Action, Cause
-from recovery.runner import Orphan, Recovery, Settled
+from recovery.runner import Orphan, Settled
 from recovery.switches import MAY_CLAIM_SQL
 from recovery.triggers import child_row_triggers, owned_row_triggers, refuse_update
-from tests.recovery.parcels import tables
+from tests.recovery.owned import (
+    ChildRow,
+    OwnedRow,
+    Place,
+    RememberingRecovery,
+    TriggersOf,
+    now_and_after,
+    tables,
+)
 
 _registry = Apps()
 
@@ -59,38 +66,19 @@ LEG: Final = Lifecycle(
 QUEUE_SECONDS: Final = 300
 
 
-class Yard(models.Model):
-    objects: ClassVar[models.Manager[Any]] = models.Manager()
-    revision = models.IntegerField(default=0)
-
+class Yard(Place):
     class Meta:
         apps = _registry
         app_label = "errands"
 
-    def __str__(self) -> str:
-        return f"yard {self.pk}"
 
-
-class Errand(models.Model):
-    objects: ClassVar[models.Manager[Any]] = models.Manager()
+class Errand(OwnedRow):
     yard = models.ForeignKey(Yard, on_delete=models.CASCADE)
     yard_id: int
     host_id = models.CharField(max_length=64)
-    state = models.CharField(max_length=16, default="queued")
-    error_code = error_code_field()
-    address = models.TextField(default="")
-    owner = models.UUIDField(null=True)
     claim_token = models.UUIDField(null=True)
-    generation = models.IntegerField(default=0)
-    write_mark = models.BigIntegerField(default=0)
     attempts = models.PositiveSmallIntegerField(default=0)
-    deadline_at = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)
-    queue_deadline_at = models.DateTimeField()
-    next_dispatch_at = models.DateTimeField()
-    dispatch_count = models.PositiveSmallIntegerField(default=0)
-    created_at = models.DateTimeField()
-    finished_at = models.DateTimeField(null=True)
 
     class Meta:
         apps = _registry
@@ -108,19 +96,12 @@ class Errand(models.Model):
             ),
         ]
 
-    def __str__(self) -> str:
-        return f"errand {self.pk}"
 
-
-class Leg(models.Model):
-    objects: ClassVar[models.Manager[Any]] = models.Manager()
+class Leg(ChildRow):
     errand = models.ForeignKey(Errand, on_delete=models.CASCADE)
     errand_id: int
-    generation = models.IntegerField()
     write_mark = models.BigIntegerField()
     state = models.CharField(max_length=16, default="requested")
-    text = models.TextField(default="")
-    finished_at = models.DateTimeField(null=True)
 
     class Meta:
         apps = _registry
@@ -130,11 +111,8 @@ class Leg(models.Model):
             fence_presented("errands_leg"),
         ]
 
-    def __str__(self) -> str:
-        return f"leg {self.pk}"
 
-
-TRIGGERS: Final[Mapping[type[models.Model], Sequence[pgtrigger.Trigger]]] = {
+TRIGGERS: Final[TriggersOf] = {
     Errand: owned_row_triggers(
         "errands_errand", ERRAND, fixed=["yard_id", "host_id", "address"], adopted=True
     ),
@@ -178,13 +156,9 @@ def errand(
 ) -> Errand:
     """Return an errand; a running one is owned by `owner` (nobody living by default)."""
     running = state == "running"
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT n, n + make_interval(secs => %s), n + make_interval(secs => %s), "
-            "n + make_interval(secs => %s) FROM clock_timestamp() AS n",
-            [deadline_seconds, queue_seconds, dispatch_seconds],
-        )
-        now, deadline_at, queue_deadline_at, next_dispatch_at = cursor.fetchone()
+    now, deadline_at, queue_deadline_at, next_dispatch_at = now_and_after(
+        deadline_seconds, queue_seconds, dispatch_seconds
+    )
     generation = 1 if running else 0
     row: Errand = Errand.objects.create(
         yard=yard or Yard.objects.create(),
@@ -344,7 +318,7 @@ def finish(fence: Fence) -> None:
     _end([fence.pk], "completed", "")
 
 
-class ErrandRecovery(Recovery):
+class ErrandRecovery(RememberingRecovery):
     """Releases errands for another claim. One addressed to `poison` makes it raise."""
 
     kind: ClassVar[str] = "errands"
@@ -353,8 +327,6 @@ class ErrandRecovery(Recovery):
 
     def __init__(self) -> None:
         super().__init__()
-        self.published: list[int] = []
-        self.dispatched: list[int] = []
         self.batches: list[list[int]] = []
 
     def settle(self, orphans: Sequence[Orphan]) -> Iterable[Settled]:
@@ -408,16 +380,10 @@ class ErrandRecovery(Recovery):
 
     def publish(self, settled: Sequence[Settled]) -> None:
         """Remember what was published; hint at what was released."""
-        assert not connection.in_atomic_block
-        self.published += [done.orphan.pk for done in settled]
+        super().publish(settled)
         released = [done.orphan.pk for done in settled if done.action == Action.ADOPTED]
         if released:
             self.dispatch(released)
-
-    def dispatch(self, pks: Sequence[int]) -> None:
-        """Remember what was dispatched."""
-        assert not connection.in_atomic_block
-        self.dispatched += pks
 
 
 class EagerRecovery(ErrandRecovery):

@@ -5,21 +5,29 @@ It has the columns, constraints and triggers every owned row has, and nothing el
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
-import pgtrigger
 from django.apps.registry import Apps
 from django.db import connection, models
 
-from recovery.constraints import error_code_field, fence_presented, lifecycle_constraints
+from recovery.constraints import fence_presented, lifecycle_constraints
 from recovery.fences import NEXT_MARK_SQL, claimed_mark
 from recovery.lifecycles import Lifecycle
 from recovery.models import Action
-from recovery.runner import Orphan, Recovery, Settled
+from recovery.runner import Orphan, Settled
 from recovery.triggers import child_row_triggers, owned_row_triggers
+from tests.recovery.owned import (
+    ChildRow,
+    OwnedRow,
+    Place,
+    RememberingRecovery,
+    TriggersOf,
+    now_and_after,
+    tables,
+)
 
 _registry = Apps()
 
@@ -41,34 +49,15 @@ LABEL: Final = Lifecycle(
 )
 
 
-class Depot(models.Model):
-    objects: ClassVar[models.Manager[Any]] = models.Manager()
-    revision = models.IntegerField(default=0)
-
+class Depot(Place):
     class Meta:
         apps = _registry
         app_label = "parcels"
 
-    def __str__(self) -> str:
-        return f"depot {self.pk}"
 
-
-class Parcel(models.Model):
-    objects: ClassVar[models.Manager[Any]] = models.Manager()
+class Parcel(OwnedRow):
     depot = models.ForeignKey(Depot, on_delete=models.CASCADE)
     depot_id: int
-    state = models.CharField(max_length=16, default="queued")
-    error_code = error_code_field()
-    address = models.TextField(default="")
-    owner = models.UUIDField(null=True)
-    generation = models.IntegerField(default=0)
-    write_mark = models.BigIntegerField(default=0)
-    deadline_at = models.DateTimeField(null=True)
-    queue_deadline_at = models.DateTimeField()
-    next_dispatch_at = models.DateTimeField()
-    dispatch_count = models.PositiveSmallIntegerField(default=0)
-    created_at = models.DateTimeField()
-    finished_at = models.DateTimeField(null=True)
 
     class Meta:
         apps = _registry
@@ -80,28 +69,18 @@ class Parcel(models.Model):
             fence_presented("parcels_parcel"),
         ]
 
-    def __str__(self) -> str:
-        return f"parcel {self.pk}"
 
-
-class Label(models.Model):
-    objects: ClassVar[models.Manager[Any]] = models.Manager()
+class Label(ChildRow):
     parcel = models.ForeignKey(Parcel, on_delete=models.CASCADE)
-    generation = models.IntegerField()
     state = models.CharField(max_length=16, default="open")
-    text = models.TextField(default="")
-    finished_at = models.DateTimeField(null=True)
 
     class Meta:
         apps = _registry
         app_label = "parcels"
         constraints = lifecycle_constraints("parcels_label", LABEL)
 
-    def __str__(self) -> str:
-        return f"label {self.pk}"
 
-
-TRIGGERS: Final[Mapping[type[models.Model], Sequence[pgtrigger.Trigger]]] = {
+TRIGGERS: Final[TriggersOf] = {
     Parcel: owned_row_triggers("parcels_parcel", PARCEL, fixed=["depot_id", "address"]),
     Label: child_row_triggers(
         "parcels_label",
@@ -112,28 +91,11 @@ TRIGGERS: Final[Mapping[type[models.Model], Sequence[pgtrigger.Trigger]]] = {
         parent_states=["running"],
     ),
 }
-TABLES: Final[tuple[type[models.Model], ...]] = (Depot, Parcel, Label)
 
 
-@contextmanager
-def tables(
-    models_made: Sequence[type[models.Model]] = TABLES,
-    triggers_of: Mapping[type[models.Model], Sequence[pgtrigger.Trigger]] = TRIGGERS,
-) -> Iterator[None]:
+def parcel_tables() -> AbstractContextManager[None]:
     """Create the tables with their triggers; drop them afterwards."""
-    with connection.schema_editor() as editor:
-        for model in models_made:
-            editor.create_model(model)
-    with connection.cursor() as cursor:
-        for model, triggers in triggers_of.items():
-            for trigger in triggers:
-                cursor.execute(trigger.compile(model).install_sql)  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        with connection.cursor() as cursor:
-            names = ", ".join(model._meta.db_table for model in models_made)
-            cursor.execute(f"DROP TABLE {names} CASCADE")
+    return tables((Depot, Parcel, Label), TRIGGERS)
 
 
 def parcel(
@@ -149,13 +111,9 @@ def parcel(
 ) -> Parcel:
     """Return a parcel; a running one is owned by `owner` (nobody living by default)."""
     running = state == "running"
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT n, n + make_interval(secs => %s), n + make_interval(secs => %s), "
-            "n + make_interval(secs => %s) FROM clock_timestamp() AS n",
-            [deadline_seconds, queue_seconds, dispatch_seconds],
-        )
-        now, deadline_at, queue_deadline_at, next_dispatch_at = cursor.fetchone()
+    now, deadline_at, queue_deadline_at, next_dispatch_at = now_and_after(
+        deadline_seconds, queue_seconds, dispatch_seconds
+    )
     generation = 1 if running else 0
     row: Parcel = Parcel.objects.create(
         depot=depot or Depot.objects.create(),
@@ -174,7 +132,7 @@ def parcel(
     return row
 
 
-class ParcelRecovery(Recovery):
+class ParcelRecovery(RememberingRecovery):
     """Interrupts parcels. A parcel addressed to `poison` makes it raise."""
 
     kind: ClassVar[str] = "parcels"
@@ -183,8 +141,6 @@ class ParcelRecovery(Recovery):
 
     def __init__(self) -> None:
         super().__init__()
-        self.published: list[int] = []
-        self.dispatched: list[int] = []
         self.batches: list[int] = []
 
     def settle(self, orphans: Sequence[Orphan]) -> Iterable[Settled]:
@@ -206,13 +162,3 @@ class ParcelRecovery(Recovery):
                     [orphan.cause.value, orphan.pk],
                 )
         return [Settled(orphan, Action.INTERRUPTED, orphan.cause.value) for orphan in orphans]
-
-    def publish(self, settled: Sequence[Settled]) -> None:
-        """Remember what was published."""
-        assert not connection.in_atomic_block
-        self.published += [done.orphan.pk for done in settled]
-
-    def dispatch(self, pks: Sequence[int]) -> None:
-        """Remember what was dispatched."""
-        assert not connection.in_atomic_block
-        self.dispatched += pks

@@ -11,7 +11,7 @@ from django.test import Client
 
 from recovery import runner
 from recovery.models import Pulse, RecoveryEvent, RecoveryFailure, ReleaseSwitch, Runtime
-from tests.recovery.parcels import ParcelRecovery, parcel, tables
+from tests.recovery.parcels import ParcelRecovery, parcel, parcel_tables
 from tests.support.runtimes import runtime_row, watch_database
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -63,7 +63,7 @@ def test_everything_is_listed_and_nothing_can_be_written(
 def recovery(monkeypatch: pytest.MonkeyPatch) -> Iterator[ParcelRecovery]:
     recovery = ParcelRecovery()
     monkeypatch.setattr(runner, "_registered", {"parcels": recovery})
-    with tables():
+    with parcel_tables():
         yield recovery
 
 

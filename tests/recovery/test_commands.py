@@ -18,7 +18,7 @@ from config.embedded.postgres import free_port
 from recovery import runner
 from recovery.commands import RecoverCommand
 from recovery.models import RecoveryEvent
-from tests.recovery.parcels import ParcelRecovery, parcel, tables
+from tests.recovery.parcels import ParcelRecovery, parcel, parcel_tables
 from tests.support.processes import ROOT
 from tests.support.runtimes import runtime_row, watch_database
 
@@ -33,7 +33,7 @@ class RecoverParcels(RecoverCommand):
 def parcels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(runner, "_registered", {"parcels": ParcelRecovery()})
     watch_database()
-    with tables():
+    with parcel_tables():
         yield
 
 

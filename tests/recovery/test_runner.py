@@ -15,7 +15,7 @@ from recovery import bounds, runner
 from recovery.fences import GENERATION_SHIFT_BITS
 from recovery.models import RecoveryEvent, RecoveryFailure
 from recovery.runner import Orphan, Settled
-from tests.recovery.parcels import Depot, Label, Parcel, ParcelRecovery, parcel, tables
+from tests.recovery.parcels import Depot, Label, Parcel, ParcelRecovery, parcel, parcel_tables
 from tests.support.runtimes import age, runtime_row, watch_database
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def parcels() -> Iterator[None]:
-    with tables():
+    with parcel_tables():
         yield
 
 

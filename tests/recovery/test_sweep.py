@@ -15,7 +15,7 @@ from recovery import runner
 from recovery.models import Pulse, RecoveryEvent
 from recovery.reports import RecoveryReport
 from recovery.sweep import SweepThread, sweep
-from tests.recovery.parcels import Parcel, ParcelRecovery, parcel, tables
+from tests.recovery.parcels import Parcel, ParcelRecovery, parcel, parcel_tables
 from tests.support.runtimes import age, runtime_row, watch_database
 from tests.support.waiting import wait_until
 
@@ -31,7 +31,7 @@ def recovery(monkeypatch: pytest.MonkeyPatch) -> Iterator[ParcelRecovery]:
     monkeypatch.setattr(runner, "_registered", Registered())
     recovery = ParcelRecovery()
     runner.register(recovery)
-    with tables():
+    with parcel_tables():
         yield recovery
 
 

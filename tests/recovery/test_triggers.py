@@ -15,7 +15,7 @@ from psycopg import errors
 from recovery import fences
 from recovery.database_errors import database_cause
 from recovery.fences import Fence
-from tests.recovery.parcels import Label, Parcel, parcel, tables
+from tests.recovery.parcels import Label, Parcel, parcel, parcel_tables
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def parcels() -> Iterator[None]:
-    with tables():
+    with parcel_tables():
         yield
 
 
