@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import connection
+from django.db.models import F
 from django.db.models.functions import Now
 
 from recovery.errors import StaleFence
@@ -243,6 +244,17 @@ def test_a_cancelled_job_is_claimed_by_nobody(owner: UUID) -> None:
     assert claim_job(job.pk, owner=owner) is None
     job.refresh_from_db()
     assert (job.state, job.generation) == ("cancelled", 2)
+
+
+def test_a_waiting_job_that_somebody_asked_to_stop_is_claimed_by_nobody(owner: UUID) -> None:
+    """failure H21: whoever wrote the request past the transition that would have ended it"""
+    fresh = make.WorkJobFactory.create()
+    released = make.WorkJobFactory.create(released=True)
+    WorkJob.objects.update(cancel_requested_at=Now(), write_mark=F("write_mark") + 1)
+
+    assert claim_job(fresh.pk, owner=owner) is None
+    assert claim_job(released.pk, owner=owner) is None
+    assert claim_jobs(owner=owner, limit=10) == []
 
 
 def test_the_fence_of_an_older_claim_is_stale(owner: UUID) -> None:

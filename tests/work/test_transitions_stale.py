@@ -153,6 +153,17 @@ def test_after_a_cancel_nothing_new_starts(job: WorkJob, write: str) -> None:
     assert every_job_row() == before
 
 
+def test_after_a_cancel_no_request_starts_where_nothing_is_open(job: WorkJob) -> None:
+    """failure H29: an open step alone would keep it from starting"""
+    request_cancel(job.person_id, job.pk)
+    before = every_job_row()
+
+    with pytest.raises(CancelRequested):
+        start_provider_step(fence_of(job), request_facts())
+
+    assert every_job_row() == before
+
+
 @pytest.mark.parametrize("write", ["finish_step", "append_report", "complete_provider_step"])
 def test_after_a_cancel_what_is_known_is_still_stored(job: WorkJob, write: str) -> None:
     waits = make.WorkStepFactory.create(job=job)
