@@ -19,7 +19,6 @@ from django.conf import settings
 from work.coding import sandbox
 from work.coding.sandbox import Confinement
 
-REQUIRED: Final = "required"
 BEST_EFFORT: Final = "best_effort"
 
 # What a distribution installs, and of /etc what programs need to run. Not the rest of it: as
