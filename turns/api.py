@@ -98,7 +98,7 @@ async def list_conversations(
     if before is not None and (since := ConversationsBefore.parse(before)) is None:
         raise Refused(ErrorCode.INVALID_REQUEST)
     rows = await in_thread(
-        projection.conversations, _person(request), before=since, limit=limit + 1
+        projection.conversations, person_of(request), before=since, limit=limit + 1
     )
     shown = rows[:limit]
     return ConversationPage(
@@ -115,7 +115,7 @@ async def create_conversation(request: HttpRequest, body: NewConversation) -> St
     """Begin a conversation: 201, or 200 for a repeat of the same `client_key`."""
     conversation, created = await in_thread(
         transitions.create_conversation,
-        _person(request),
+        person_of(request),
         title=body.title,
         client_key=body.client_key,
     )
@@ -131,7 +131,7 @@ async def rename_conversation(
 ) -> ConversationShape:
     """Give a conversation another title."""
     conversation = await in_thread(
-        transitions.rename_conversation, _person(request), _id(conversation_id), body.title
+        transitions.rename_conversation, person_of(request), pk_of(conversation_id), body.title
     )
     return _shape(conversation)
 
@@ -139,7 +139,7 @@ async def rename_conversation(
 @router.delete("/conversations/{conversation_id}", response={204: None, **UNKNOWN})
 async def delete_conversation(request: HttpRequest, conversation_id: Id) -> Status[Any]:
     """Remove a conversation with everything in it; an answer being written stops."""
-    await in_thread(transitions.delete_conversation, _person(request), _id(conversation_id))
+    await in_thread(transitions.delete_conversation, person_of(request), pk_of(conversation_id))
     return Status(204, None)
 
 
@@ -159,8 +159,8 @@ async def create_turn(request: HttpRequest, conversation_id: Id, body: Question)
     """Ask: 202 with the queued turn, or 200 for a repeat of the same `client_key`."""
     admission = await in_thread(
         transitions.admit_turn,
-        _person(request),
-        _id(conversation_id),
+        person_of(request),
+        pk_of(conversation_id),
         body.text,
         client_key=body.client_key,
     )
@@ -171,7 +171,7 @@ async def create_turn(request: HttpRequest, conversation_id: Id, body: Question)
 @router.get("/turns/{turn_id}", response={200: TurnShape, **UNKNOWN}, tags=["turns"])
 async def get_turn(request: HttpRequest, turn_id: Id) -> TurnShape:
     """Show a turn with its text as far as it is committed."""
-    return await _turn(request, _id(turn_id))
+    return await _turn(request, pk_of(turn_id))
 
 
 @router.post(
@@ -181,7 +181,9 @@ async def get_turn(request: HttpRequest, turn_id: Id) -> TurnShape:
 )
 async def cancel_turn(request: HttpRequest, turn_id: Id) -> Status[Any]:
     """Ask a turn to stop: 202, or 200 with the end it had reached before."""
-    turn, accepted = await in_thread(transitions.request_cancel, _person(request), _id(turn_id))
+    turn, accepted = await in_thread(
+        transitions.request_cancel, person_of(request), pk_of(turn_id)
+    )
     return Status(202 if accepted else 200, await _turn(request, turn.pk))
 
 
@@ -202,8 +204,8 @@ async def list_messages(
         raise Refused(ErrorCode.INVALID_REQUEST)
     found = await in_thread(
         projection.messages,
-        _id(conversation_id),
-        _person(request),
+        pk_of(conversation_id),
+        person_of(request),
         before=older_than,
         limit=limit + 1,
     )
@@ -219,7 +221,7 @@ async def list_messages(
 @router.get("/messages/{message_id}", response={200: MessageView, **UNKNOWN}, tags=["messages"])
 async def get_message(request: HttpRequest, message_id: Id) -> MessageView:
     """Show one message with its HTML, as the live view does where it fits into a frame."""
-    found = await in_thread(projection.message, _id(message_id), _person(request))
+    found = await in_thread(projection.message, pk_of(message_id), person_of(request))
     if found is None:
         raise Refused(ErrorCode.NOT_FOUND)
     return found
@@ -232,8 +234,8 @@ async def get_message(request: HttpRequest, message_id: Id) -> MessageView:
 )
 async def edit_message(request: HttpRequest, message_id: Id, body: Words) -> MessageShape:
     """Correct one's own words. The answer they were given stays."""
-    await in_thread(transitions.edit_message, _person(request), _id(message_id), body.text)
-    found = await in_thread(projection.message, _id(message_id), _person(request))
+    await in_thread(transitions.edit_message, person_of(request), pk_of(message_id), body.text)
+    found = await in_thread(projection.message, pk_of(message_id), person_of(request))
     if found is None:
         raise Refused(ErrorCode.NOT_FOUND)
     return narrowed(found, MessageShape)
@@ -246,16 +248,17 @@ async def edit_message(request: HttpRequest, message_id: Id, body: Words) -> Mes
 )
 async def delete_message(request: HttpRequest, message_id: Id) -> Status[Any]:
     """Remove a message; with a question goes its answer, which may repeat it."""
-    await in_thread(transitions.delete_message, _person(request), _id(message_id))
+    await in_thread(transitions.delete_message, person_of(request), pk_of(message_id))
     return Status(204, None)
 
 
-def _person(request: HttpRequest) -> int:
+def person_of(request: HttpRequest) -> int:
     """Return who asks, as `config/api.py` found out."""
     return cast(int, cast(Any, request).auth)
 
 
-def _id(text: str) -> int:
+def pk_of(text: str) -> int:
+    """Return the number of an id. What is none names nothing that is there: `not_found`."""
     value = parse_id(text)
     if value is None:
         raise Refused(ErrorCode.NOT_FOUND)
@@ -263,7 +266,7 @@ def _id(text: str) -> int:
 
 
 async def _turn(request: HttpRequest, turn_id: int) -> TurnShape:
-    found = await in_thread(projection.turn, turn_id, _person(request))
+    found = await in_thread(projection.turn, turn_id, person_of(request))
     if found is None:
         raise Refused(ErrorCode.NOT_FOUND)
     return narrowed(found, TurnShape)

@@ -40,7 +40,8 @@ class Panel:
 
     On the page, `bar` is included in its header, `template` below the messages and `aside`
     beside them. `style` is a sheet; `script` the ES module that draws the panel. It exports
-    `start(page, told)`, and is handed what is `told` here.
+    `start(page, told)`, and is handed what is `told` here; until that has returned, the panel's
+    controls are disabled.
     """
 
     key: str

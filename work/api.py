@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest
 from ninja import Query, Router, Schema, Status
@@ -10,7 +10,17 @@ from pydantic import Field, StrictInt, StrictStr
 
 from recovery.errors import ErrorCode, Refused
 from recovery.executor import in_thread
-from turns.api import ASKED_WRONGLY, DEFAULT_PAGE, UNKNOWN, Asked, ClientKey, Id, Limit
+from turns.api import (
+    ASKED_WRONGLY,
+    DEFAULT_PAGE,
+    UNKNOWN,
+    Asked,
+    ClientKey,
+    Id,
+    Limit,
+    person_of,
+    pk_of,
+)
 from turns.ids import parse_id
 from turns.schemas import Problem
 from work import bounds, projection, transitions
@@ -69,15 +79,15 @@ async def create_job(request: HttpRequest, conversation_id: Id, body: NewJob) ->
         kind=body.kind,
         goal=body.goal,
         context=body.context,
-        computer_id=None if body.computer_id is None else _id(body.computer_id),
+        computer_id=None if body.computer_id is None else pk_of(body.computer_id),
         agent=body.agent,
         cwd=body.cwd,
         wall_clock_seconds=body.wall_clock_seconds,
     )
     admission = await in_thread(
         transitions.admit_job,
-        _person(request),
-        _id(conversation_id),
+        person_of(request),
+        pk_of(conversation_id),
         ask,
         client_key=body.client_key,
     )
@@ -100,9 +110,9 @@ async def list_jobs(
         raise Refused(ErrorCode.INVALID_REQUEST)
     found = await in_thread(
         projection.jobs,
-        _person(request),
+        person_of(request),
         before=older_than,
-        conversation_id=None if conversation_id is None else _id(conversation_id),
+        conversation_id=None if conversation_id is None else pk_of(conversation_id),
         open_only=state == "open",
         limit=limit + 1,
     )
@@ -115,36 +125,26 @@ async def list_jobs(
 @router.get("/jobs/{job_id}", response={200: JobShape, **UNKNOWN})
 async def get_job(request: HttpRequest, job_id: Id) -> JobShape:
     """Show a job with its steps as far as they are committed."""
-    return await _job(request, _id(job_id))
+    return await _job(request, pk_of(job_id))
 
 
 @router.post("/jobs/{job_id}/cancel", response={200: JobShape, 202: JobShape, **UNKNOWN})
 async def cancel_job(request: HttpRequest, job_id: Id) -> Status[Any]:
     """Ask a job to stop: 202, or 200 with the end it had reached before."""
-    job, accepted = await in_thread(transitions.request_cancel, _person(request), _id(job_id))
+    job, accepted = await in_thread(
+        transitions.request_cancel, person_of(request), pk_of(job_id)
+    )
     return Status(202 if accepted else 200, await _job(request, job.pk))
 
 
 @router.get("/computers", response={200: Computers})
 async def list_computers(request: HttpRequest) -> Computers:
     """List the computers the person's jobs may work on."""
-    return Computers(computers=await in_thread(projection.computers, _person(request)))
+    return Computers(computers=await in_thread(projection.computers, person_of(request)))
 
 
 async def _job(request: HttpRequest, job_id: int) -> JobShape:
-    found = await in_thread(projection.job, job_id, _person(request))
+    found = await in_thread(projection.job, job_id, person_of(request))
     if found is None:
         raise Refused(ErrorCode.NOT_FOUND)
     return found
-
-
-def _person(request: HttpRequest) -> int:
-    """Return who asks, as `config/api.py` found out."""
-    return cast(int, cast(Any, request).auth)
-
-
-def _id(text: str) -> int:
-    value = parse_id(text)
-    if value is None:
-        raise Refused(ErrorCode.NOT_FOUND)
-    return value
