@@ -7,7 +7,9 @@ from uuid import UUID, uuid4
 
 from django.db import connection
 
+from recovery.errors import StaleFence
 from recovery.models import Runtime
+from tests.factories import RuntimeFactory
 
 
 def watch_database(*, for_seconds: float = 3_600) -> None:
@@ -59,3 +61,19 @@ def runtime_row(*, lease_seconds: float = 15.0, **columns: Any) -> Runtime:
 def stop_reason(runtime_id: UUID) -> str:
     """Return how the runtime ended, or an empty text while it lives."""
     return Runtime.objects.get(pk=runtime_id).stop_reason
+
+
+class Owner:
+    """Gives the runtime id to claim under; None is a runtime that was fenced."""
+
+    def __init__(self) -> None:
+        self.runtime: Runtime | None = RuntimeFactory.create()
+        self.beats = 0
+
+    def __call__(self) -> Any:
+        if self.runtime is None:
+            raise StaleFence
+        return self.runtime.pk
+
+    def beat(self) -> None:
+        self.beats += 1

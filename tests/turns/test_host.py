@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from recovery.errors import ErrorCode, StaleFence
+from recovery.errors import ErrorCode
 from recovery.fences import Fence
-from recovery.models import Runtime
 from tests.factories import ConversationFactory, RuntimeFactory
 from tests.simulators.client import Simulator
 from tests.simulators.responses_wire import answer, stalled
+from tests.support.runtimes import Owner
 from tests.support.turns import ask, everything, require_terminal, text_of, wait_until_ended
 from tests.support.waiting import wait_until
 from turns.host import TurnHost
@@ -27,22 +27,6 @@ from turns.transitions import interrupt_own_turns, request_cancel
 pytestmark = pytest.mark.django_db(transaction=True)
 
 StartHost = Callable[..., TurnHost]
-
-
-class Owner:
-    """Gives the runtime id to claim under; None is a runtime that was fenced."""
-
-    def __init__(self) -> None:
-        self.runtime: Runtime | None = RuntimeFactory.create()
-        self.beats = 0
-
-    def __call__(self) -> Any:
-        if self.runtime is None:
-            raise StaleFence
-        return self.runtime.pk
-
-    def beat(self) -> None:
-        self.beats += 1
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from recovery.errors import StaleFence
-from recovery.models import Runtime
 from recovery.runner import registered
 from recovery.switches import State, set_release
 from tests.factories import ConversationFactory, RuntimeFactory, WorkJobFactory
@@ -28,6 +27,7 @@ from tests.support.jobs import (
     require_job_terminal,
     wait_until_job,
 )
+from tests.support.runtimes import Owner
 from tests.support.scripted import *  # noqa: F403
 from tests.support.waiting import wait_until
 from turns.host import TurnHost
@@ -43,22 +43,6 @@ from work.workspaces import OpenWorkspace, ToolsAlone
 pytestmark = pytest.mark.django_db(transaction=True)
 
 StartHost = Callable[..., JobHost]
-
-
-class Owner:
-    """Gives the runtime id to claim under; None is a runtime that was fenced."""
-
-    def __init__(self) -> None:
-        self.runtime: Runtime | None = RuntimeFactory.create()
-        self.beats = 0
-
-    def __call__(self) -> Any:
-        if self.runtime is None:
-            raise StaleFence
-        return self.runtime.pk
-
-    def beat(self) -> None:
-        self.beats += 1
 
 
 def with_tools(tools: Registry) -> dict[str, OpenWorkspace]:
