@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
+from recovery.errors import ErrorCode, Refused
 from recovery.executor import in_thread
+from recovery.fences import Fence
 from tests.factories import (
     JobReportFactory,
     WorkJobFactory,
@@ -33,6 +35,7 @@ from tests.support.scripted import *  # noqa: F403
 from turns.requests import REPORT_INSTRUCTIONS
 from work.models import JobReport, WorkJob
 from work.transitions import release_own_jobs
+from work.workspaces import Workspace
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -247,7 +250,10 @@ async def test_an_adopter_of_a_reported_job_only_ends_it(model: Simulator) -> No
         WorkProviderStepFactory.create(job=job, completed=True, text="Found it.")
         JobReportFactory.create(job=job, text="Found it.")
 
-    async with serving_jobs(model.base_url) as runtime:
+    async def refuse(_job: WorkJob, _fence: Fence) -> Workspace:
+        raise Refused(ErrorCode.NOT_A_REPOSITORY)
+
+    async with serving_jobs(model.base_url, workspaces={"deep_work": refuse}) as runtime:
         job = await runtime.serve(await released_with(build))
     assert await ended(job) == ("completed", "")
     assert (await told(job), model.posts) == ("Found it.", 0)

@@ -144,6 +144,19 @@ def test_what_is_open_ends_with_the_job(job: WorkJob) -> None:
     assert "For 2 tool calls it is not known whether they took effect." in report_text(job)
 
 
+def test_the_notice_counts_the_unknown_outcomes_of_every_generation(job: WorkJob) -> None:
+    first = fence_of(job)
+    lost, waits = requested(first, call("lost"), call("waits"))
+    start_step(first, lost.pk)
+    second = adopted(job)
+    start_step(second, waits.pk)
+
+    finish_job(second, State.FAILED, error_code=ErrorCode.PROVIDER_TIMEOUT)
+
+    assert calls_of(job) == [("interrupted", "outcome_unknown")] * 2
+    assert "For 2 tool calls it is not known whether they took effect." in report_text(job)
+
+
 @pytest.mark.parametrize(
     ("state", "kept"),
     [
