@@ -13,6 +13,7 @@ from tests.support.jobs import (
     calls_of,
     delegate,
     every_job_row,
+    held_in_its_call,
     place_for,
     posting,
     report_text,
@@ -97,11 +98,8 @@ def test_a_cancel_of_a_job_whose_worker_is_dead_needs_no_worker(
 ) -> None:
     """failure H03"""
     model.script(posting(sink, 1))
-    sink.script(Reply(hold_head="answer"))
     worker = start_worker()
-    job = delegate(place_for(sink))
-    worker.hint_job(job.pk)
-    sink.wait_for_gate("answer")
+    job = held_in_its_call(worker, sink)
     worker.kill()
     request_cancel(job.person_id, job.pk)
     # the death is not noticed yet, so the request is durable, and the sweep carries it out
@@ -139,11 +137,8 @@ def test_a_cancel_cuts_short_what_runs(
 ) -> None:
     """failure H27: what comes back later is not taken"""
     model.script(posting(sink, 1))
-    sink.script(Reply(hold_head="answer"))
     worker = start_worker()
-    job = delegate(place_for(sink))
-    worker.hint_job(job.pk)
-    sink.wait_for_gate("answer")
+    job = held_in_its_call(worker, sink)
     request_cancel(job.person_id, job.pk)
     wait_until_job(job)
     require_job_terminal(job)

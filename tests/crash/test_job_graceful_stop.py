@@ -18,6 +18,7 @@ from tests.simulators.responses_wire import answer, stalled, tool_calls
 from tests.support.jobs import (
     calls_of,
     delegate,
+    held_in_its_call,
     place_for,
     post_call,
     posting,
@@ -90,11 +91,8 @@ def test_a_call_under_way_comes_to_its_outcome_and_the_next_one_waits(
         tool_calls(post_call(sink, "call_1", 1), post_call(sink, "call_2", 2)),
         answer("Posted.", response_id="resp_2"),
     )
-    sink.script(Reply(hold_head="answer"))
     worker = start_worker()
-    job = delegate(place_for(sink))
-    worker.hint_job(job.pk)
-    sink.wait_for_gate("answer")
+    job = held_in_its_call(worker, sink)
     begin_to_stop(worker)
     sink.release("answer")
     given_back(job, worker)

@@ -12,14 +12,14 @@ import pytest
 
 from recovery.models import RecoveryEvent
 from tests.simulators.client import Simulator
-from tests.simulators.replies import Reply
 from tests.simulators.responses_wire import answer
 from tests.support.jobs import (
     calls_of,
     delegate,
-    every_job_row,
+    held_in_its_call,
     place_for,
     posting,
+    recover_again,
     report_text,
     requests_of,
     require_job_terminal,
@@ -95,9 +95,7 @@ def test_a_job_is_adopted_and_completed_and_nothing_is_done_twice(
 
     report = WorkRecovery().run()
     assert (report.examined, report.adopted) == (1, 1)
-    before = every_job_row()
-    assert WorkRecovery().run().changed_count == 0
-    assert every_job_row() == before
+    recover_again()
     job.refresh_from_db()
     assert (job.state, job.generation, job.attempts, job.owner) == ("queued", 2, 1, None)
     assert (calls_of(job), requests_of(job)) == ([*death.calls], [*death.requests])
@@ -120,9 +118,7 @@ def test_a_job_is_adopted_and_completed_and_nothing_is_done_twice(
     assert sink.posts_per_key() == {str(step.invocation_key): 1 for step in ran}
     assert JobReport.objects.filter(job=job).count() == 1
 
-    after = every_job_row()
-    assert WorkRecovery().run().changed_count == 0
-    assert every_job_row() == after
+    recover_again()
 
 
 def test_a_job_nobody_had_claimed_is_completed_by_the_next_worker(
@@ -149,11 +145,8 @@ def test_an_adopter_tells_the_model_that_an_outcome_is_unknown(
 ) -> None:
     """The post was in flight: it arrived, and nobody knows; it is not sent again."""
     model.script(posting(sink, 1), answer("It may be posted.", response_id="resp_2"))
-    sink.script(Reply(hold_head="answer"))
     worker = start_worker()
-    job = delegate(place_for(sink))
-    worker.hint_job(job.pk)
-    sink.wait_for_gate("answer")
+    job = held_in_its_call(worker, sink)
     worker.kill()
     assert WorkRecovery().run().adopted == 1
     assert calls_of(job) == [UNKNOWN]

@@ -15,9 +15,11 @@ from tests.support.jobs import (
     calls_of,
     delegate,
     every_job_row,
+    held_in_its_call,
     pass_queue_deadline,
     place_for,
     posting,
+    recover_again,
     report_text,
     require_job_terminal,
     wait_until_job,
@@ -142,9 +144,7 @@ def test_a_job_inside_one_long_call_is_left_alone(
 
 def test_a_job_no_worker_ever_took_ends_with_an_honest_report(sink: Simulator) -> None:
     job = delegate(place_for(sink))
-    before = every_job_row()
-    assert WorkRecovery().run().changed_count == 0
-    assert every_job_row() == before
+    recover_again()
     pass_queue_deadline(job)
 
     report = WorkRecovery().run()
@@ -152,20 +152,15 @@ def test_a_job_no_worker_ever_took_ends_with_an_honest_report(sink: Simulator) -
     require_job_terminal(job)
     assert (job.state, job.error_code, job.attempts) == ("interrupted", "never_started", 0)
     assert "had not begun" in report_text(job)
-    after = every_job_row()
-    assert WorkRecovery().run().changed_count == 0
-    assert every_job_row() == after
+    recover_again()
 
 
 def test_a_job_whose_worker_died_and_that_no_other_took_over_ends_with_an_honest_report(
     start_worker: WorkerStarter, model: Simulator, sink: Simulator
 ) -> None:
     model.script(posting(sink, 1))
-    sink.script(Reply(hold_head="answer"))
     worker = start_worker()
-    job = delegate(place_for(sink))
-    worker.hint_job(job.pk)
-    sink.wait_for_gate("answer")
+    job = held_in_its_call(worker, sink)
     worker.kill()
     assert WorkRecovery().run().adopted == 1
     pass_queue_deadline(job)
@@ -174,9 +169,7 @@ def test_a_job_whose_worker_died_and_that_no_other_took_over_ends_with_an_honest
     require_job_terminal(job)
     assert (job.state, job.error_code, job.attempts) == ("interrupted", "not_adopted", 1)
     assert "not known whether it took effect" in report_text(job)
-    after = every_job_row()
-    assert WorkRecovery().run().changed_count == 0
-    assert every_job_row() == after
+    after = recover_again()
 
     # a worker that comes too late changes nothing
     late = start_worker()

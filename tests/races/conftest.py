@@ -1,4 +1,4 @@
-"""Gates on the rows of a turn."""
+"""Turns to race for, and gates on their rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
+from tests import factories as make
 from tests.support.rivals import Gate, gate
 from turns.models import Turn
 
@@ -33,3 +34,21 @@ def gate_on(database_url: str) -> GateOn:
         return gate(database_url, ROWS[row], turn.pk)
 
     return hold
+
+
+@pytest.fixture
+def turn() -> Turn:
+    """A turn at work, with its runtime alive."""
+    return _turn_at_work(running=True)
+
+
+@pytest.fixture
+def orphan() -> Turn:
+    """A turn at work, with its runtime buried."""
+    return _turn_at_work(orphaned=True)
+
+
+def _turn_at_work(**traits: bool) -> Turn:
+    turn = make.TurnFactory.create(asked=True, **traits)
+    make.TextChunkFactory.create(turn=turn, text="It is ")
+    return turn

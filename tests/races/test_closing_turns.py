@@ -29,10 +29,8 @@ def recover() -> RecoveryReport:
 
 
 @pytest.fixture
-def turn() -> Turn:
-    turn = make.TurnFactory.create(orphaned=True, asked=True)
-    make.TextChunkFactory.create(turn=turn, text="It is ")
-    return turn
+def turn(orphan: Turn) -> Turn:
+    return orphan
 
 
 @pytest.fixture

@@ -28,22 +28,6 @@ def recover() -> RecoveryReport:
     return TurnRecovery().settle_orphans()
 
 
-@pytest.fixture
-def turn() -> Turn:
-    """A turn at work, with its runtime alive."""
-    turn = make.TurnFactory.create(running=True, asked=True)
-    make.TextChunkFactory.create(turn=turn, text="It is ")
-    return turn
-
-
-@pytest.fixture
-def orphan() -> Turn:
-    """A turn at work, with its runtime buried."""
-    turn = make.TurnFactory.create(orphaned=True, asked=True)
-    make.TextChunkFactory.create(turn=turn, text="It is ")
-    return turn
-
-
 def finish(turn: Turn) -> Callable[[], Turn]:
     fence = make.fence_of(turn)
     return lambda: transitions.finish_turn(

@@ -25,21 +25,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 CHUNK = "INSERT INTO turns_textchunk (turn_id, seq, generation, text) VALUES (%s, 2, 1, '4.')"
 
 
-@pytest.fixture
-def turn() -> Turn:
-    """A turn at work, with its runtime alive."""
-    turn = make.TurnFactory.create(running=True, asked=True)
-    make.TextChunkFactory.create(turn=turn, text="It is ")
-    return turn
-
-
-@pytest.fixture
-def orphan() -> Turn:
-    turn = make.TurnFactory.create(orphaned=True, asked=True)
-    make.TextChunkFactory.create(turn=turn, text="It is ")
-    return turn
-
-
 def remove(turn: Turn) -> Callable[[], None]:
     owner_id = turn.conversation.owner_id
     return lambda: transitions.delete_conversation(owner_id, turn.conversation_id)

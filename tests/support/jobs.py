@@ -6,7 +6,6 @@ import json
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import connection
 from django.db.models.functions import Now
 
 from recovery.fences import marked_by_row
@@ -14,9 +13,12 @@ from tests.factories import ConversationFactory, WebhookAddressFactory
 from tests.simulators.client import Simulator
 from tests.simulators.replies import Reply
 from tests.simulators.responses_wire import tool_calls
+from tests.support.rows import Rows, rows_of
 from tests.support.waiting import wait_until
+from tests.support.worker import Worker
 from turns.models import Conversation, Message
 from work.models import JobReport, WorkJob, WorkProviderStep, WorkStep
+from work.recovery import WorkRecovery
 from work.transitions import JobAsk, admit_job
 
 TABLES: Final = (
@@ -57,6 +59,15 @@ def posting(sink: Simulator, n: int = 1, *, text: str = "Posting. ", **options: 
     return tool_calls(
         post_call(sink, f"call_{n}", n), text=text, response_id=f"resp_{n}", **options
     )
+
+
+def held_in_its_call(worker: Worker, sink: Simulator) -> WorkJob:
+    """Return a job that the worker has, whose call has reached the sink and is held there."""
+    sink.script(Reply(hold_head="answer"))
+    job = delegate(place_for(sink))
+    worker.hint_job(job.pk)
+    sink.wait_for_gate("answer")
+    return job
 
 
 def wait_until_job(job: WorkJob, *states: str, seconds: float = 30.0) -> WorkJob:
@@ -103,16 +114,17 @@ def report_text(job: WorkJob) -> str:
     return report.text
 
 
-def every_job_row() -> dict[str, list[tuple[str, ...]]]:
-    """Return each row with the transaction that wrote it: equal means nothing was written."""
-    with connection.cursor() as cursor:
-        rows: dict[str, list[tuple[str, ...]]] = {}
-        for table in TABLES:
-            cursor.execute(
-                f"SELECT t.xmin::text, t.ctid::text, t::text FROM {table} t ORDER BY t"
-            )
-            rows[table] = cursor.fetchall()
-    return rows
+def every_job_row() -> Rows:
+    """Return each row of jobs and of what they say: see `rows_of`."""
+    return rows_of(TABLES)
+
+
+def recover_again() -> Rows:
+    """Fail if another recovery changes anything; return every row of jobs."""
+    before = every_job_row()
+    assert WorkRecovery().run().changed_count == 0
+    assert every_job_row() == before
+    return before
 
 
 def require_job_terminal(job: WorkJob) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from django.db import connection
-
 from recovery.errors import ErrorCode
+from tests.support.rows import Rows, rows_of
 from turns.digests import digest
 from turns.models import Message, ProviderStep, Receipt, TextChunk, ToolStep, Turn
 
@@ -25,16 +24,9 @@ TABLES = (
 )
 
 
-def every_row() -> dict[str, list[tuple[str, ...]]]:
-    """Return each row with the transaction that wrote it: equal means nothing was written."""
-    with connection.cursor() as cursor:
-        rows: dict[str, list[tuple[str, ...]]] = {}
-        for table in TABLES:
-            cursor.execute(
-                f"SELECT t.xmin::text, t.ctid::text, t::text FROM {table} t ORDER BY t"
-            )
-            rows[table] = cursor.fetchall()
-    return rows
+def every_row() -> Rows:
+    """Return each row of turns and jobs: see `rows_of`."""
+    return rows_of(TABLES)
 
 
 def assert_settled(turn: Turn, state: str, *, code: str, text: str = "") -> None:
