@@ -2,17 +2,21 @@
 
 For what is committed thousands of times a second. The statement is its own transaction, unless
 one is open; it either writes all of its move or nothing.
+
+Where rows are locked by writing to the first of them, the statement may find only later that
+another was faster. `MOVED_SQL` then takes back what it wrote, and `run` returns no row.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Final, TypeVar
 
 import psycopg
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.models import Model
 
 # one for each thread, as Django's sessions are
@@ -20,9 +24,14 @@ _kept: Final = threading.local()
 
 M = TypeVar("M", bound=Model)
 
+# In the WHERE of a statement's last SELECT: true, or nothing is written (migration 0006).
+MOVED_SQL: Final = "recovery_moved({moved})"
+NOTHING_MOVED: Final = "HF001"
+
 
 def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Return the rows of `statement`, with its parameters bound by the server.
+    """Return the rows of `statement`, with its parameters bound by the server; none where it
+    was taken back.
 
     It is prepared where the session is ours alone; a pooler gives each transaction to any.
     Errors are Django's, as from its own cursors.
@@ -37,8 +46,16 @@ def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     cursor: psycopg.Cursor[tuple[Any, ...]] | None = getattr(_kept, "cursor", None)
     if cursor is None or cursor.connection is not session:
         cursor = _kept.cursor = psycopg.Cursor(session)
+    # in a transaction of somebody else's, what is taken back is this statement alone
+    within = transaction.atomic() if database.in_atomic_block else nullcontext()
     with database.wrap_database_errors:
-        return cursor.execute(statement, parameters).fetchall()
+        try:
+            with within:
+                return cursor.execute(statement, parameters).fetchall()
+        except psycopg.DatabaseError as error:
+            if error.sqlstate != NOTHING_MOVED:
+                raise
+            return []
 
 
 def known_row(model: type[M], **columns: Any) -> M:

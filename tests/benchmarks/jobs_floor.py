@@ -7,9 +7,12 @@ trigger. KIND is
     single     claim by id, finish
     threads    the same by eight threads, each in a session of its own
     steps      claim, write each of five steps, finish: seven commits
-    writes     what a job of ours commits for five calls of one response: claim; the request is
-               started; it is completed and its five calls requested; each call running, then
-               done; finish: fourteen commits
+    writes     what a job of ours commits for five calls of one response that run one by one:
+               claim; the request is started; it is completed and its five calls requested; the
+               first call running; four times a call done and the next running; the last call
+               done; finish: ten commits
+    reads      the same for calls that run side by side: all five running, then all done: six
+               commits
 """
 
 from __future__ import annotations
@@ -66,12 +69,13 @@ ANSWER: Final = """
 """
 START: Final = (
     "UPDATE floor_step SET state = 'running', started_at = now() "
-    "WHERE job_id = %s AND sequence = %s AND state = 'requested'"
+    "WHERE job_id = %s AND sequence = ANY(%s) AND state = 'requested'"
 )
 OUTCOME: Final = (
     "UPDATE floor_step SET state = 'succeeded', result = %s, finished_at = now() "
-    "WHERE job_id = %s AND sequence = %s AND state = 'running'"
+    "WHERE job_id = %s AND sequence = ANY(%s) AND state = 'running'"
 )
+OUTCOME_AND_START: Final = f"WITH ended AS ({OUTCOME}) {START}"
 RESULT: Final = "r" * RESULT_BYTES
 
 
@@ -90,17 +94,29 @@ def steps(cursor: psycopg.Cursor[Any], job: int) -> None:
 
 
 def writes(cursor: psycopg.Cursor[Any], job: int) -> None:
-    """Claim, commit each step before its effect and after it, finish."""
+    """Claim, commit each step before its effect and after it with the next, finish."""
     cursor.execute(CLAIM, [job])
     cursor.execute(ASK, [job])
     cursor.execute(ANSWER, [job, job])
-    for number in range(1, STEPS + 1):
-        cursor.execute(START, [job, number])
-        cursor.execute(OUTCOME, [RESULT, job, number])
+    cursor.execute(START, [job, [1]])
+    for number in range(1, STEPS):
+        cursor.execute(OUTCOME_AND_START, [RESULT, job, [number], job, [number + 1]])
+    cursor.execute(OUTCOME, [RESULT, job, [STEPS]])
     cursor.execute(FINISH, [job])
 
 
-KINDS: Final = {"single": single, "steps": steps, "writes": writes}
+def reads(cursor: psycopg.Cursor[Any], job: int) -> None:
+    """Claim, commit all steps before their effects and after them, finish."""
+    every = list(range(1, STEPS + 1))
+    cursor.execute(CLAIM, [job])
+    cursor.execute(ASK, [job])
+    cursor.execute(ANSWER, [job, job])
+    cursor.execute(START, [job, every])
+    cursor.execute(OUTCOME, [RESULT, job, every])
+    cursor.execute(FINISH, [job])
+
+
+KINDS: Final = {"single": single, "steps": steps, "writes": writes, "reads": reads}
 THREADS: Final = 8
 
 

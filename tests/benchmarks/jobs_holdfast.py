@@ -6,8 +6,11 @@ python -m tests.benchmarks.jobs_holdfast URL KIND, driven like a peer (`peers.co
     threads    the same by the eight threads in which a worker does its transitions
     report     claim_job, append_report, finish_job, which shows the report in the conversation
     batchN     claim_jobs and finish_jobs, N at once
-    steps      claim_job; a request is started, and completed with five calls; each call is
-               started and finished; finish_job
+    writes     claim_job; a request is started, and completed with five calls; they run one by
+               one, as calls that write do: each starts with the outcome of the one before it;
+               finish_job
+    reads      the same with calls that run side by side, as calls that read do: all start
+               together, and end together, as those do that take the same time
 
 But for `threads` it has one session, like the floor. Every job is in a conversation of its own;
 hints of what changed leave as they do in a worker. The process is no runtime with a keeper: its
@@ -35,7 +38,7 @@ from tests.benchmarks import jobs_fill  # noqa: E402
 from tests.benchmarks.peers.course import POSITION, RESULT_BYTES, orders, say  # noqa: E402
 from tests.factories import RuntimeFactory, UserFactory  # noqa: E402
 from turns.digests import digest  # noqa: E402
-from turns.transitions import RequestedCall, RequestFacts  # noqa: E402
+from turns.transitions import CallOutcome, RequestedCall, RequestFacts  # noqa: E402
 from work.models import WorkJob, WorkStep  # noqa: E402
 from work.transitions import (  # noqa: E402
     append_report,
@@ -44,9 +47,8 @@ from work.transitions import (  # noqa: E402
     complete_provider_step,
     finish_job,
     finish_jobs,
-    finish_step,
+    move_steps,
     start_provider_step,
-    start_step,
 )
 
 STEPS: Final = 5
@@ -76,17 +78,35 @@ def report(job: int, owner: UUID) -> None:
     finish_job(fence, COMPLETED)
 
 
-def steps(job: int, owner: UUID) -> None:
-    """Claim, let a response ask for five calls, do them, finish."""
+def writes(job: int, owner: UUID) -> None:
+    """Claim, let a response ask for five calls, do them one by one, finish."""
     fence = _claimed(job, owner)
+    ended: list[CallOutcome] = []
+    for step in _called(fence):
+        [started] = move_steps(fence, ended=ended, starting=[step.pk])
+        ended = [_outcome(started)]
+    move_steps(fence, ended=ended)
+    finish_job(fence, COMPLETED)
+
+
+def reads(job: int, owner: UUID) -> None:
+    """Claim, let a response ask for five calls, do them side by side, finish."""
+    fence = _claimed(job, owner)
+    started = move_steps(fence, starting=[step.pk for step in _called(fence)])
+    move_steps(fence, ended=[_outcome(step) for step in started])
+    finish_job(fence, COMPLETED)
+
+
+def _called(fence: Fence) -> list[WorkStep]:
+    """Return the five calls of a response, stored."""
     asked = start_provider_step(fence, FACTS)
-    called = complete_provider_step(
+    return complete_provider_step(
         fence, asked.pk, response_id="response", usage=None, text="", calls=CALLS
     )
-    for step in called:
-        start_step(fence, step.pk)
-        finish_step(fence, step.pk, WorkStep.State.SUCCEEDED, result=RESULT)
-    finish_job(fence, COMPLETED)
+
+
+def _outcome(step: WorkStep) -> CallOutcome:
+    return CallOutcome.of(step.pk, WorkStep.State.SUCCEEDED, result=RESULT)
 
 
 def one_by_one(do: Callable[[int, UUID], None], jobs: Iterable[int], owner: UUID) -> None:
@@ -114,13 +134,16 @@ def batches(size: int, jobs: range, owner: UUID) -> None:
     assert count == len(jobs), (count, len(jobs))
 
 
+KINDS: Final = {"single": single, "report": report, "writes": writes, "reads": reads}
+
+
 def main(kind: str) -> None:
     """Work until told to stop."""
     do: Callable[[range, UUID], None] = by_threads
     if kind.startswith("batch"):
         do = partial(batches, int(kind.removeprefix("batch")))
     elif kind != "threads":
-        do = partial(one_by_one, {"single": single, "report": report, "steps": steps}[kind])
+        do = partial(one_by_one, KINDS[kind])
     owner, person, first = RuntimeFactory.create().pk, UserFactory.create().pk, 1
     say("ready")
     for jobs in orders():

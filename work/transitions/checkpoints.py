@@ -6,17 +6,18 @@ from typing import Any, Final
 
 from recovery.errors import BoundExceeded, ErrorCode
 from recovery.fences import Fence
-from recovery.statements import run
+from recovery.statements import MOVED_SQL, run
 from turns import events
 from work import bounds
-from work.transitions.locks import OWNED, RAISED, next_mark_sql, presented, refusal
+from work.transitions.locks import OWNED, next_mark_sql, presented, refusal
 
 _CHECKPOINT: Final = f"""
     WITH {OWNED}, kept AS (
         UPDATE work_workjob j SET {{columns}}, write_mark = {next_mark_sql("j")}
-        FROM mine WHERE j.id = mine.id RETURNING j.conversation_id
-    ), {RAISED.format(written="kept")}
-    SELECT conversation_id FROM kept
+        FROM mine WHERE j.id = mine.id RETURNING j.id
+    )
+    SELECT raised.id FROM raised LEFT JOIN kept ON true
+    WHERE {MOVED_SQL.format(moved="kept.id IS NOT NULL")}
 """  # noqa: S608  constants
 _SESSION: Final = _CHECKPOINT.format(
     columns="acp_session_id = %(session)s, acp_cursor = %(cursor)s"

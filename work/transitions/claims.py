@@ -2,7 +2,8 @@
 
 A claim is one statement that locks conversation, job and steps in this order. A job that
 changed hands while the statement waited for its conversation has another generation than the
-one looked up, and is not taken: what else the statement sees of it would be as old.
+one looked up, and is not taken: what else the statement sees of it would be as old. The claim
+of one job locks its conversation by raising its revision.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from recovery.fences import GENERATION_SHIFT_BITS, WRITE_COUNT_MASK, Fence
-from recovery.statements import run
+from recovery.statements import MOVED_SQL, run
 from recovery.switches import MAY_CLAIM_SQL
 from turns import events
 from work.lifecycles import KIND
@@ -40,9 +41,6 @@ _TAKE: Final = f"""
         FROM held
         WHERE {{this}} AND j.generation = held.generation AND {_WAITS}
         RETURNING j.id, j.conversation_id, j.generation, j.claim_token, j.attempts
-    ), raised AS (
-        UPDATE turns_conversation c SET revision = c.revision + 1
-        WHERE c.id = ANY(ARRAY(SELECT conversation_id FROM taken))
     )
 """  # noqa: S608  constants
 # What an earlier generation left open. A first claim finds nothing, and does not look.
@@ -65,17 +63,20 @@ _TAKE_OVER: Final = f"""
         FROM adopted WHERE s.job_id = adopted.id AND s.state = 'running'
     )
 """  # noqa: S608  constants
-_TOLD: Final = "SELECT id, conversation_id, generation, claim_token FROM taken"
 _HOLD: Final = f"""
-    WITH held AS MATERIALIZED (
-        SELECT j.generation, %(token)s::uuid AS token
-        FROM work_workjob j JOIN turns_conversation c ON c.id = j.conversation_id
-        WHERE j.id = %(job)s AND {{which}} AND {_WAITS} AND {_MAY_RUN}
-        FOR NO KEY UPDATE OF c
+    WITH held AS (
+        UPDATE turns_conversation c SET revision = c.revision + 1 FROM work_workjob j
+        WHERE j.id = %(job)s AND c.id = j.conversation_id
+            AND {{which}} AND {_WAITS} AND {_MAY_RUN}
+        RETURNING j.generation, %(token)s::uuid AS token
     ), {_TAKE.format(this="j.id = %(job)s")}
 """  # noqa: S608  constants
-_CLAIM_FRESH: Final = f"{_HOLD.format(which='j.attempts = 0')} {_TOLD}"
-_CLAIM_RELEASED: Final = f"{_HOLD.format(which='j.attempts > 0')}, {_TAKE_OVER} {_TOLD}"
+_TAKEN: Final = f"""
+    SELECT t.id, t.conversation_id, t.generation, t.claim_token
+    FROM held LEFT JOIN taken t ON true WHERE {MOVED_SQL.format(moved="t.id IS NOT NULL")}
+"""  # noqa: S608  constants
+_CLAIM_FRESH: Final = f"{_HOLD.format(which='j.attempts = 0')} {_TAKEN}"
+_CLAIM_RELEASED: Final = f"{_HOLD.format(which='j.attempts > 0')}, {_TAKE_OVER} {_TAKEN}"
 # Nobody is waited for: what is locked is being claimed or cancelled, or something is said in
 # its conversation.
 _CLAIM_SOME: Final = f"""
@@ -87,7 +88,11 @@ _CLAIM_SOME: Final = f"""
         SELECT w.id AS job_id, w.generation, gen_random_uuid() AS token
         FROM waiting w JOIN turns_conversation c ON c.id = w.conversation_id
         ORDER BY w.created_at, w.id LIMIT %(limit)s FOR NO KEY UPDATE OF c SKIP LOCKED
-    ), {_TAKE.format(this="j.id = held.job_id")}, {_TAKE_OVER} {_TOLD}
+    ), {_TAKE.format(this="j.id = held.job_id")}, raised AS (
+        UPDATE turns_conversation c SET revision = c.revision + 1
+        WHERE c.id = ANY(ARRAY(SELECT conversation_id FROM taken))
+    ), {_TAKE_OVER}
+    SELECT id, conversation_id, generation, claim_token FROM taken
 """  # noqa: S608  constants
 
 

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from recovery.arrays import array
 from recovery.errors import ErrorCode, IllegalTransition
 from recovery.fences import GENERATION_SHIFT_BITS, NEXT_MARK_SQL, WRITE_COUNT_MASK, Fence
-from recovery.statements import known_row, run
+from recovery.statements import MOVED_SQL, known_row, run
 from turns import events
 from turns.models import Conversation
 from work import bounds
@@ -57,26 +57,29 @@ _RAISE_REVISIONS: Final = """
     UPDATE turns_conversation SET revision = revision + 1
     WHERE id = ANY(%s::bigint[]) RETURNING id, revision
 """
+# Of the row `held`: a running job that nobody asked to stop, and nothing of it open.
+_COMPLETES: Final = """
+    j.generation = held.generation AND j.claim_token = held.token AND j.state = 'running'
+        AND j.cancel_requested_at IS NULL
+        AND NOT EXISTS (SELECT FROM work_workstep s
+            WHERE s.job_id = j.id AND s.state IN ('requested', 'running'))
+        AND NOT EXISTS (SELECT FROM work_workproviderstep p
+            WHERE p.job_id = j.id AND p.state = 'started')
+"""
+_TOLD: Final = (
+    "e.id, e.conversation_id, e.state, e.error_code, e.generation, e.finished_at, "
+    "e.ended_revision"
+)
 # The report was appended before, by an owner nobody has followed; so it is in the snapshot.
 _ENDED: Final = f"""
     ended AS (
         UPDATE work_workjob j SET state = 'completed', finished_at = statement_timestamp(),
-            ended_revision = held.revision + 1,
+            ended_revision = held.revision,
             write_mark = (held.generation::bigint << {GENERATION_SHIFT_BITS})
                 | ((j.write_mark + 1) & {WRITE_COUNT_MASK})
-        FROM held
-        WHERE {{this}} AND j.generation = held.generation
-            AND j.claim_token = held.token AND j.state = 'running'
-            AND j.cancel_requested_at IS NULL
-            AND NOT EXISTS (SELECT FROM work_workstep s
-                WHERE s.job_id = j.id AND s.state IN ('requested', 'running'))
-            AND NOT EXISTS (SELECT FROM work_workproviderstep p
-                WHERE p.job_id = j.id AND p.state = 'started')
+        FROM held WHERE {{this}} AND {_COMPLETES}
         RETURNING j.id, j.conversation_id, j.state, j.error_code, j.generation,
             j.finished_at, j.ended_revision
-    ), raised AS (
-        UPDATE turns_conversation c SET revision = c.revision + 1
-        WHERE c.id = ANY(ARRAY(SELECT conversation_id FROM ended))
     ), said AS MATERIALIZED (
         SELECT ended.conversation_id, r.id AS report_id, r.text, r.digest,
             nextval(pg_get_serial_sequence('turns_message', 'id')) AS message_id
@@ -91,24 +94,33 @@ _ENDED: Final = f"""
         INSERT INTO work_jobreportmessage (report_id, message_id)
         SELECT report_id, message_id FROM said
     )
-    SELECT id, conversation_id, state, error_code, generation, finished_at, ended_revision
-    FROM ended
 """  # noqa: S608  constants
+# The conversation is locked by raising its revision.
 _COMPLETE: Final = f"""
-    WITH held AS MATERIALIZED (
-        SELECT c.revision, %(generation)s::int AS generation, %(token)s::uuid AS token
-        FROM work_workjob j JOIN turns_conversation c ON c.id = j.conversation_id
-        WHERE j.id = %(job)s FOR NO KEY UPDATE OF c
+    WITH asked AS (
+        SELECT %(generation)s::int AS generation, %(token)s::uuid AS token
+    ), held AS (
+        UPDATE turns_conversation c SET revision = c.revision + 1
+        FROM work_workjob j CROSS JOIN asked AS held
+        WHERE j.id = %(job)s AND c.id = j.conversation_id AND {_COMPLETES}
+        RETURNING c.revision, held.generation, held.token
     ), {_ENDED.format(this="j.id = %(job)s")}
+    SELECT {_TOLD} FROM held LEFT JOIN ended e ON true
+    WHERE {MOVED_SQL.format(moved="e.id IS NOT NULL")}
 """  # noqa: S608  constants
 _COMPLETE_SOME: Final = f"""
     WITH held AS MATERIALIZED (
-        SELECT c.revision, mine.* FROM unnest(%(ids)s::bigint[], %(generations)s::int[],
-            %(tokens)s::uuid[]) AS mine(job_id, generation, token)
+        SELECT c.revision + 1 AS revision, mine.*
+        FROM unnest(%(ids)s::bigint[], %(generations)s::int[], %(tokens)s::uuid[])
+            AS mine(job_id, generation, token)
         JOIN work_workjob j ON j.id = mine.job_id
         JOIN turns_conversation c ON c.id = j.conversation_id
         ORDER BY c.id FOR NO KEY UPDATE OF c
-    ), {_ENDED.format(this="j.id = held.job_id")}
+    ), {_ENDED.format(this="j.id = held.job_id")}, raised AS (
+        UPDATE turns_conversation c SET revision = c.revision + 1
+        WHERE c.id = ANY(ARRAY(SELECT conversation_id FROM ended))
+    )
+    SELECT {_TOLD} FROM ended e
 """  # noqa: S608  constants
 _ENDED_COLUMNS: Final = (
     "id",

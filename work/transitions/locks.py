@@ -18,8 +18,8 @@ from turns.transitions.locks import CancelRequested
 from work.models import WorkJob
 
 __all__ = [
+    "HELD",
     "OWNED",
-    "RAISED",
     "STARTING",
     "CancelRequested",
     "lock_job",
@@ -30,27 +30,26 @@ __all__ = [
     "refusal",
 ]
 
-# Both are locked in this order, and read as they are then. What else the statement reads is as
-# it was when it began, and nobody's but this owner's to change.
+# The conversation is locked by raising its revision, before it, the job; the latter is read as
+# it is then. What else the statement reads is as it was when it began, and nobody's but this
+# owner's to change. Where nothing is written after all, `MOVED_SQL` lowers the revision again.
 _OWNED: Final = """
-    mine AS MATERIALIZED (
-        SELECT j.id, j.conversation_id, j.budget, j.cancel_requested_at
-        FROM work_workjob j JOIN turns_conversation c ON c.id = j.conversation_id
-        WHERE j.id = %(job)s AND j.state = 'running' AND {more}
-            AND j.generation = %(generation)s AND j.claim_token = %(token)s
-        FOR NO KEY UPDATE OF c, j
-    )
-"""
-OWNED: Final = _OWNED.format(more="true")
-# for what would begin something new: a cancel forbids that
-STARTING: Final = _OWNED.format(more="j.cancel_requested_at IS NULL")
-# The revision moves when something was written, which `{written}` has a row of.
-RAISED: Final = """
     raised AS (
-        UPDATE turns_conversation c SET revision = c.revision + 1
-        FROM mine WHERE c.id = mine.conversation_id AND EXISTS (SELECT FROM {written})
+        UPDATE turns_conversation c SET revision = c.revision + 1 FROM work_workjob j
+        WHERE j.id = %(job)s AND c.id = j.conversation_id AND {held}
+        RETURNING c.id
+    ), mine AS MATERIALIZED (
+        SELECT j.id, j.conversation_id, j.budget, j.cancel_requested_at
+        FROM raised CROSS JOIN work_workjob j WHERE j.id = %(job)s AND {held}
+        FOR NO KEY UPDATE OF j
     )
 """
+HELD: Final = """
+    j.state = 'running' AND j.generation = %(generation)s AND j.claim_token = %(token)s
+"""
+OWNED: Final = _OWNED.format(held=HELD)
+# for what would begin something new: a cancel forbids that
+STARTING: Final = _OWNED.format(held=f"{HELD} AND j.cancel_requested_at IS NULL")
 
 
 def next_mark_sql(row: str) -> str:

@@ -12,13 +12,13 @@ from django.db.models.functions import Now
 from recovery.bounds import storable
 from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition
 from recovery.fences import GENERATION_SHIFT_BITS, Fence, claimed_mark
-from recovery.statements import run
+from recovery.statements import MOVED_SQL, run
 from turns import events
 from turns.transitions import RequestedCall, RequestFacts
 from turns.transitions.calls import step_of, steps_called, store_calls
 from work.limits import JobLimits
 from work.models import WorkJob, WorkProviderStep, WorkStep
-from work.transitions.locks import OWNED, RAISED, STARTING, lock_owned, presented, refusal
+from work.transitions.locks import OWNED, STARTING, lock_owned, presented, refusal
 
 _FIELDS: Final = [field.attname for field in WorkProviderStep._meta.concrete_fields]
 _START: Final = f"""
@@ -35,8 +35,9 @@ _START: Final = f"""
             AND NOT EXISTS (SELECT FROM work_workstep s
                 WHERE s.job_id = %(job)s AND s.state IN ('requested', 'running'))
         RETURNING {", ".join(_FIELDS)}
-    ), {RAISED.format(written="born")}
-    SELECT mine.conversation_id, born.* FROM mine, born
+    )
+    SELECT raised.id, born.* FROM raised LEFT JOIN born ON true
+    WHERE {MOVED_SQL.format(moved="born.id IS NOT NULL")}
 """  # noqa: S608  constants
 _STEP_FIELDS: Final = [field.attname for field in WorkStep._meta.concrete_fields]
 # What a new step has of its call, with the type of each.
@@ -82,9 +83,10 @@ _COMPLETE: Final = f"""
             unnest({", ".join(f"%({name})s::{kind}[]" for name, kind in _CALL.items())})
             WITH ORDINALITY AS call({", ".join(_CALL)}, n)
         RETURNING {", ".join(_STEP_FIELDS)}
-    ), {RAISED.format(written="completed")}
-    SELECT mine.conversation_id, called.*
-    FROM mine CROSS JOIN completed LEFT JOIN called ON true ORDER BY called.sequence
+    )
+    SELECT raised.id, called.*
+    FROM raised LEFT JOIN completed ON true LEFT JOIN called ON true
+    WHERE {MOVED_SQL.format(moved="completed.id IS NOT NULL")} ORDER BY called.sequence
 """  # noqa: S608  constants
 
 

@@ -11,12 +11,12 @@ from django.db import connection
 from recovery.bounds import cut_utf8, storable
 from recovery.errors import ErrorCode, IllegalTransition, Refused, StaleFence
 from recovery.fences import Fence
-from recovery.statements import run
+from recovery.statements import MOVED_SQL, run
 from turns import events
 from turns.digests import digest
 from work.limits import JobLimits
 from work.models import JobReport
-from work.transitions.locks import OWNED, RAISED, presented, refusal
+from work.transitions.locks import OWNED, presented, refusal
 
 CUT_MARK: Final = "\n[cut: the report was {bytes} bytes]"
 
@@ -28,8 +28,9 @@ _APPEND: Final = f"""
         SELECT mine.id, %(generation)s, 'result', %(text)s, %(bytes)s, %(digest)s FROM mine
         ON CONFLICT (job_id, kind) DO NOTHING
         RETURNING {", ".join(_FIELDS)}
-    ), {RAISED.format(written="written")}
-    SELECT mine.conversation_id, written.* FROM mine, written
+    )
+    SELECT raised.id, written.* FROM raised LEFT JOIN written ON true
+    WHERE {MOVED_SQL.format(moved="written.id IS NOT NULL")}
 """  # noqa: S608  constants
 
 

@@ -10,15 +10,14 @@ from typing import Any, Final
 
 from django.db import connection
 
-from recovery.errors import ErrorCode
+from recovery.errors import ErrorCode, IllegalTransition
 from recovery.fences import Fence
-from recovery.statements import run
+from recovery.statements import MOVED_SQL, run
 from turns import events
 from turns.transitions.calls import CallOutcome
 from work.models import WorkStep
 from work.transitions.locks import (
     OWNED,
-    RAISED,
     next_mark_sql,
     presented,
     refusal,
@@ -64,20 +63,21 @@ _STARTED: Final = f"""
 """  # noqa: S608  constants
 _ALL_STORED: Final = "cardinality(%(step_id)s::bigint[]) = (SELECT count(*) FROM ended)"
 _END: Final = f"""
-    WITH {OWNED}, {_ENDED}, {RAISED.format(written="ended")}
-    SELECT mine.conversation_id, ended.id FROM mine LEFT JOIN ended ON true
+    WITH {OWNED}, {_ENDED}
+    SELECT raised.id, ended.id FROM raised LEFT JOIN ended ON true
+    WHERE {MOVED_SQL.format(moved="ended.id IS NOT NULL")}
 """  # noqa: S608  constants
 _START: Final = f"""
-    WITH {OWNED}, {_STARTED.format(ready="true")}, {RAISED.format(written="started")}
-    SELECT mine.conversation_id, NULL, started.* FROM mine LEFT JOIN started ON true
-    ORDER BY started.sequence
+    WITH {OWNED}, {_STARTED.format(ready="true")}
+    SELECT raised.id, NULL, started.* FROM raised LEFT JOIN started ON true
+    WHERE {MOVED_SQL.format(moved="started.id IS NOT NULL")} ORDER BY started.sequence
 """  # noqa: S608  constants
 _END_AND_START: Final = f"""
-    WITH {OWNED}, {_ENDED}, {_STARTED.format(ready=_ALL_STORED)},
-        written AS (SELECT FROM ended UNION ALL SELECT FROM started),
-        {RAISED.format(written="written")}
-    SELECT mine.conversation_id, ended.id, started.* FROM mine LEFT JOIN (
-        ended FULL JOIN started ON false) ON true ORDER BY started.sequence
+    WITH {OWNED}, {_ENDED}, {_STARTED.format(ready=_ALL_STORED)}
+    SELECT raised.id, ended.id, started.*
+    FROM raised LEFT JOIN (ended FULL JOIN started ON false) ON true
+    WHERE {MOVED_SQL.format(moved="ended.id IS NOT NULL OR started.id IS NOT NULL")}
+    ORDER BY started.sequence
 """  # noqa: S608  constants
 
 
@@ -99,6 +99,10 @@ def move_steps(
             stored, nothing was started.
     """
     stored, started = _move(fence, ended, starting)
+    if not stored and not started:
+        refused = refusal(fence, "a call does not wait to be started")
+        if not isinstance(refused, IllegalTransition):
+            raise refused
     missing = [outcome for outcome in ended if outcome.step_id not in stored]
     if missing:
         _require_stored(fence, missing)
@@ -127,15 +131,13 @@ def _move(
         rows = run(_END, presented(fence, **outcomes))
     else:
         rows = run(_END_AND_START, presented(fence, starting=list(starting), **outcomes))
-    if not rows:
-        raise refusal(fence, "the job was locked by another")
     stored = {step_id for _, step_id, *_ in rows if step_id is not None}
     started = [
         WorkStep.from_db(connection.alias, _FIELDS, values)
         for _, step_id, *values in rows
-        if step_id is None and values and values[0] is not None
+        if step_id is None
     ]
-    if stored or started:
+    if rows:
         events.announce_on_commit(rows[0][0])
     return stored, started
 
