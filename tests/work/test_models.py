@@ -419,3 +419,22 @@ def test_every_rule_of_the_tables_is_broken_here() -> None:
     broken |= {"work_computer_of_person", "work_jobreportmessage_takes_its_report_along"}
 
     assert declared - broken == set()
+
+
+def test_the_rules_of_a_row_cannot_be_switched_off_in_a_session() -> None:
+    job = running()
+    names = [
+        f"{owner._meta.db_table}:{trigger.get_pgid(owner)}"
+        for owner, trigger in pgtrigger.registered()
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('pgtrigger.ignore', %s, true)", [f"{{{','.join(names)}}}"]
+        )
+
+    with pytest.raises(IntegrityError) as refused, transaction.atomic():
+        connection.cursor().execute("UPDATE work_workjob SET write_mark = 1")
+
+    assert violated_constraint(refused.value) == "work_workjob_fence_presented"
+    job.refresh_from_db()
+    assert job.write_mark == claimed_mark(1)

@@ -2,7 +2,8 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Until its end a job moves without a write to any index, on a page with room for it."""
+    """Until its end a job moves without a write to any index: its page has room for each row's
+    next version, also where all of them move in one statement."""
 
     dependencies = [
         ('work', '0004_rules_in_functions'),
@@ -22,11 +23,11 @@ class Migration(migrations.Migration):
             name='work_workjob_queued',
         ),
         migrations.RunSQL(
-            sql="ALTER TABLE work_workjob SET (fillfactor = 70)",
+            sql="ALTER TABLE work_workjob SET (fillfactor = 50)",
             reverse_sql="ALTER TABLE work_workjob RESET (fillfactor)",
         ),
         migrations.RunSQL(
-            sql="ALTER TABLE work_workstep SET (fillfactor = 60)",
+            sql="ALTER TABLE work_workstep SET (fillfactor = 50)",
             reverse_sql="ALTER TABLE work_workstep RESET (fillfactor)",
         ),
     ]
