@@ -59,6 +59,14 @@ HOLDFAST_LIVENESS = env.str("HOLDFAST_LIVENESS", default="lock")
 HOLDFAST_CODING_SANDBOX = env.str("HOLDFAST_CODING_SANDBOX", default="required")
 HOLDFAST_CODING_READABLE = env.list("HOLDFAST_CODING_READABLE", default=[])
 
+EMBEDDINGS_APIS = ("local", "openai")
+EMBEDDINGS_API = env.str("EMBEDDINGS_API", default="local")
+EMBEDDINGS_BASE_URL = env.str("EMBEDDINGS_BASE_URL", default="")
+EMBEDDINGS_API_KEY = env.str("EMBEDDINGS_API_KEY", default="")
+EMBEDDINGS_MODEL = env.str(
+    "EMBEDDINGS_MODEL", default="wordllama" if EMBEDDINGS_API == "local" else ""
+)
+
 # --- Secrets: yours, or generated once for the embedded installation --------------------------
 
 HOME = Home(HOLDFAST_HOME)
@@ -148,6 +156,7 @@ INSTALLED_APPS = [
     "recovery",
     "turns",
     "work",
+    "semantic",
     "pgtrigger",
     "channels",
     "django.contrib.admin",

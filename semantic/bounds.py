@@ -1,0 +1,48 @@
+"""Limits of semantic derivatives and of search (design section 13), with units and consequences.
+
+They are applied where data enters and again by the database. `checks.py` holds them to each
+other: a provider is given up before its lease ends.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from turns import bounds as turns_bounds
+
+KIB: Final = 1024
+
+# What one request to a service holds; a refused batch is split once, then its items fail.
+BATCH_ITEMS: Final = 32
+# Connect, write, read and pool together. Past it the jobs of the batch fail.
+PROVIDER_TIMEOUT_SECONDS: Final = 15
+# Past it another worker may reclaim the job.
+LEASE_SECONDS: Final = 30
+# Claims of one job, lost leases included. Past them it ends `semantic_attempts_exhausted`.
+ATTEMPTS: Final = 5
+# A provider failure ends a job. A new job for the message may follow after this pause,
+# so many times.
+COOL_DOWN_SECONDS: Final = 300
+ROUNDS_AFTER_FAILURE: Final = 3
+# Of a text longer than this, only the beginning is embedded.
+EMBEDDED_TEXT_MAX_BYTES: Final = 24 * KIB
+# A service's answer: this many bytes for each number it was asked for (protocols/embeddings.md).
+ANSWER_BYTES_PER_NUMBER: Final = 24
+# HNSW on `vector` holds no more.
+DIMENSIONS_MAX: Final = 2_000
+MODEL_NAME_MAX_CHARS: Final = turns_bounds.MODEL_NAME_MAX_CHARS
+PREFIX_MAX_CHARS: Final = 64
+
+# A person's vectors are compared one by one up to this many, and found by index above.
+EXACT_MAX_VECTORS: Final = 10_000
+# Refused with `search_query_too_long`.
+QUERY_MAX_BYTES: Final = 512
+HITS_MAX: Final = 10
+EXCERPT_MAX_BYTES: Final = 800
+# How many of each list, by words and by vectors, are ranked together.
+CANDIDATES: Final = 50
+# Added to each rank, so that the first places do not outweigh agreement (reciprocal rank).
+RECIPROCAL_RANK_OFFSET: Final = 60
+
+# What one look for missing, expired and left-over rows may write at a time.
+RECONCILE_ROWS: Final = 2_000

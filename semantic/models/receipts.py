@@ -1,0 +1,56 @@
+"""What became of each attempt, without a word of what was said."""
+
+from __future__ import annotations
+
+import pgtrigger
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from recovery.constraints import error_code_field
+from recovery.triggers import refuse
+
+
+class SemanticReceipt(models.Model):
+    """How one attempt of one job ended. Append-only; it outlives job and message.
+
+    It holds ids, counts and codes: no text, no digest of one, nothing a provider said.
+    `invalidated` is written when the attempt's message had changed by the time it was done.
+    """
+
+    class Outcome(models.TextChoices):
+        COMPLETED = "completed"
+        FAILED = "failed"
+        INVALIDATED = "invalidated"
+
+    job_id = models.BigIntegerField()
+    message_id = models.BigIntegerField()
+    manifest_generation = models.PositiveIntegerField()
+    attempt = models.PositiveSmallIntegerField()
+    outcome = models.CharField(max_length=16, choices=Outcome.choices)
+    error_code = error_code_field()
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(outcome="failed") & ~Q(error_code="")
+                | Q(outcome__in=["completed", "invalidated"], error_code=""),
+                name="semantic_semanticreceipt_error_code_is_honest",
+            ),
+        ]
+        indexes = [
+            # what became of a message's attempts
+            models.Index(fields=["message_id"], name="semantic_receipt_of_message"),
+        ]
+        triggers = [
+            pgtrigger.Trigger(
+                name="append_only",
+                when=pgtrigger.After,
+                operation=pgtrigger.Update,
+                func=refuse("semantic_semanticreceipt_append_only"),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"receipt {self.pk}"
