@@ -1,4 +1,4 @@
-"""Limits of semantic derivatives and of search (design section 13), with units and consequences.
+"""Limits of derivatives and search (design section 13), with units and consequences.
 
 They are applied where data enters and again by the database. `checks.py` holds them to each
 other: a provider is given up before its lease ends.
@@ -26,7 +26,7 @@ COOL_DOWN_SECONDS: Final = 300
 ROUNDS_AFTER_FAILURE: Final = 3
 # Of a text longer than this, only the beginning is embedded.
 EMBEDDED_TEXT_MAX_BYTES: Final = 24 * KIB
-# A service's answer: this many bytes for each number it was asked for (protocols/embeddings.md).
+# A service's answer: this many bytes for each number that it was asked for.
 ANSWER_BYTES_PER_NUMBER: Final = 24
 # HNSW on `vector` holds no more.
 DIMENSIONS_MAX: Final = 2_000

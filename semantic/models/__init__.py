@@ -1,8 +1,9 @@
 """What is derived from messages so that they can be found, and from what.
 
-    Manifest         building -> active -> retired             (building may be retired too)
-    SemanticJob      queued -> running -> completed | failed   (a lease that expired is reclaimed:
-                     running again, attempt + 1); any but failed -> invalidated
+    Manifest         building -> active -> retired       (building may be retired too)
+    SemanticJob      queued -> running -> completed | failed
+                     (a job whose lease expired is reclaimed: running on, attempt + 1)
+                     queued, running, completed -> invalidated
     Embedding        one vector of one message under one manifest
     MessageWords     the words of one complete message, for full-text search
     SemanticReceipt  append-only and without content: how each attempt ended

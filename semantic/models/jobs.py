@@ -174,12 +174,13 @@ class SemanticJob(models.Model):
             refuse_update(
                 "semantic_semanticjob",
                 "claim_is_fenced",
-                f"({_CLAIMS}) AND NOT (NEW.attempts = OLD.attempts + 1 "
+                "NOT (NEW.attempts = OLD.attempts + 1 "
                 "AND NEW.state = 'running' AND NEW.claim_token IS NOT NULL "
                 "AND NEW.claim_token IS DISTINCT FROM OLD.claim_token "
                 "AND NEW.lease_expires_at > statement_timestamp() "
                 f"AND NEW.lease_expires_at <= {_LEASE} "
-                "AND (OLD.state = 'queued' OR OLD.lease_expires_at <= statement_timestamp()))",
+                "AND (OLD.state = 'queued' OR OLD.lease_expires_at <= statement_timestamp())) "
+                f"AND ({_CLAIMS})",
                 of=["attempts", "claim_token"],
             ),
             # a lease is as long as its claim made it; it is not renewed

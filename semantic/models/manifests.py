@@ -35,9 +35,7 @@ class Manifest(models.Model):
     model = models.CharField(max_length=bounds.MODEL_NAME_MAX_CHARS)
     version = models.CharField(max_length=64, blank=True, default="")
     dimensions = models.PositiveIntegerField()
-    query_prefix = models.CharField(
-        max_length=bounds.PREFIX_MAX_CHARS, blank=True, default=""
-    )
+    query_prefix = models.CharField(max_length=bounds.PREFIX_MAX_CHARS, blank=True, default="")
     passage_prefix = models.CharField(
         max_length=bounds.PREFIX_MAX_CHARS, blank=True, default=""
     )

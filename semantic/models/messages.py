@@ -68,7 +68,7 @@ _UPDATED: Final = f"""
     {WORDS_SQL.format(said="after_it", which="m.id = ANY(ids)")};
     {JOBS_SQL.format(said="after_it", which="m.id = ANY(ids)")};
     RETURN NULL;
-"""
+"""  # noqa: S608  constants
 _DELETED: Final = f"""
     SELECT array_agg(id) INTO ids FROM before_it;
     {_HOLD_JOBS}
