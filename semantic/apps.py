@@ -13,4 +13,11 @@ class SemanticConfig(AppConfig):
     verbose_name = "Semantic memory"
 
     def ready(self) -> None:
-        """Check the bounds."""
+        """Check the bounds; offer search to turns, jobs and the page."""
+        from semantic.panel import PANEL  # noqa: PLC0415 - needs the registry of models
+        from semantic.tools import TOOL  # noqa: PLC0415
+        from turns.panels import panels  # noqa: PLC0415
+        from turns.tools import registry  # noqa: PLC0415
+
+        panels.register(PANEL)
+        registry.register(TOOL)

@@ -20,6 +20,8 @@ BATCH_ITEMS_MAX: Final = 2_048
 STATIC_BATCH_ITEMS: Final = 256
 # Connect, write, read and pool together. Past it the jobs of the batch fail.
 PROVIDER_TIMEOUT_SECONDS: Final = 15
+# An embedder's own clock stops first: what it has by then still counts.
+EMBEDDER_TIMEOUT_SECONDS: Final = PROVIDER_TIMEOUT_SECONDS - 0.5
 # Past it another worker may reclaim the job.
 LEASE_SECONDS: Final = 30
 # Claims of one job, lost leases included. Past them it ends `semantic_attempts_exhausted`.
@@ -57,7 +59,8 @@ QUERY_TIMEOUT_SECONDS: Final = 4.0
 SEARCHES_PER_PERSON: Final = 4
 # With a quoted phrase, so many of the best that have its words are looked through for it.
 PHRASE_CANDIDATES: Final = 500
-# How much HNSW looks around for a list of candidates, and where it gives up and all are compared.
+# How much HNSW looks around for a list of candidates, and where it gives up: then each of the
+# person's vectors is compared.
 INDEX_SEARCH_WIDTH: Final = 120
 INDEX_SCAN_TUPLES: Final = 40_000
 
