@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from django.apps.config import AppConfig
@@ -14,6 +14,8 @@ from django.core.checks import Warning as Caution
 from semantic import bounds as semantic_bounds
 from semantic.embedders import factory
 
+TEXT_MIN_BYTES: Final = 64
+TEXT_MAX_BYTES: Final = semantic_bounds.EMBEDDED_TEXT_MAX_BYTES
 CHANNEL_SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -143,6 +145,12 @@ def _embedding_service() -> Iterator[CheckMessage]:
         yield Error(
             f"EMBEDDINGS_BATCH_ITEMS must be 1 to {semantic_bounds.BATCH_ITEMS_MAX}.",
             id="config.E014",
+        )
+    if not TEXT_MIN_BYTES <= settings.EMBEDDINGS_TEXT_BYTES <= TEXT_MAX_BYTES:
+        yield Error(
+            f"EMBEDDINGS_TEXT_BYTES must be {TEXT_MIN_BYTES} to {TEXT_MAX_BYTES}.",
+            hint="As many bytes as the model's longest input is sure to hold.",
+            id="config.E016",
         )
     prefixes = (settings.EMBEDDINGS_QUERY_PREFIX, settings.EMBEDDINGS_PASSAGE_PREFIX)
     if any(len(prefix) > semantic_bounds.PREFIX_MAX_CHARS for prefix in prefixes):

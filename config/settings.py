@@ -69,6 +69,7 @@ EMBEDDINGS_MODEL = env.str(
 # 0: as long as the model makes them.
 EMBEDDINGS_DIMENSIONS = env.int("EMBEDDINGS_DIMENSIONS", default=0)
 EMBEDDINGS_BATCH_ITEMS = env.int("EMBEDDINGS_BATCH_ITEMS", default=32)
+EMBEDDINGS_TEXT_BYTES = env.int("EMBEDDINGS_TEXT_BYTES", default=24 * 1024)
 EMBEDDINGS_QUERY_PREFIX = env.str("EMBEDDINGS_QUERY_PREFIX", default="")
 EMBEDDINGS_PASSAGE_PREFIX = env.str("EMBEDDINGS_PASSAGE_PREFIX", default="")
 # Both are read when numpy and tokenizers are loaded, after this. One thread each: embedding in

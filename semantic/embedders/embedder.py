@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from recovery.bounds import storable
 from recovery.errors import ErrorCode
 from turns.digests import digest_json
 
@@ -43,6 +44,19 @@ class Identity:
     def prefix(self, purpose: Purpose) -> str:
         """Return what stands before a text of this purpose."""
         return self.query_prefix if purpose is Purpose.QUERY else self.passage_prefix
+
+    def inputs(self, texts: Sequence[str], purpose: Purpose) -> dict[int, str]:
+        """Return what a model is given, by its place in `texts`.
+
+        Texts without a word are left out: services refuse a whole batch for one, and a vector
+        of nothing would be like every other.
+        """
+        prefix = self.prefix(purpose)
+        return {
+            place: prefix + storable(text)
+            for place, text in enumerate(texts)
+            if text and not text.isspace()
+        }
 
 
 class Embedder(Protocol):

@@ -9,10 +9,9 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from semantic import bounds
-from semantic.embedders import local, openai
+from semantic.embedders import local
 from semantic.embedders.embedder import Embedder, Identity
 from semantic.embedders.minilm import MiniLmEmbedder
-from semantic.embedders.openai import OpenAIEmbedder
 from semantic.embedders.wordllama import WordLlamaEmbedder
 from semantic.models import Manifest
 
@@ -21,6 +20,8 @@ LOCAL: Final[dict[str, Local]] = {
     WordLlamaEmbedder.model: WordLlamaEmbedder,
     MiniLmEmbedder.model: MiniLmEmbedder,
 }
+# What speaks as OpenAI's service does.
+SERVICE: Final = "openai"
 # An embedder and the settings it was built from; a changed setting builds another.
 _Key = tuple[object, ...]
 _lock: Final = threading.Lock()
@@ -78,29 +79,30 @@ def for_manifest(manifest: Manifest) -> Embedder | None:
         query_prefix=manifest.query_prefix,
         passage_prefix=manifest.passage_prefix,
     )
-    match identity.provider:
-        case local.PROVIDER:
-            embedder = LOCAL.get(identity.model)
-            if embedder is None or not embedder.makes(identity):
-                return None
-            return _local(embedder, identity)
-        case openai.PROVIDER:
-            configured = (
-                settings.EMBEDDINGS_API == "openai"
-                and settings.EMBEDDINGS_BASE_URL
-                and identity.model == settings.EMBEDDINGS_MODEL
-            )
-            return _service(identity) if configured else None
-        case _:
+    if identity.provider == local.PROVIDER:
+        embedder = LOCAL.get(identity.model)
+        if embedder is None or not embedder.makes(identity):
             return None
+        return _local(embedder, identity)
+    configured = (
+        identity.provider == SERVICE == settings.EMBEDDINGS_API
+        and settings.EMBEDDINGS_BASE_URL
+        and identity.model == settings.EMBEDDINGS_MODEL
+        and (not identity.version or identity.version.isdecimal())
+    )
+    return _service(identity) if configured else None
 
 
 def _local(embedder: Local, identity: Identity) -> Embedder:
     with _lock:
-        return _built.setdefault((identity,), embedder(identity))
+        if (identity,) not in _built:
+            _built[identity,] = embedder(identity)
+        return _built[identity,]
 
 
 def _service(identity: Identity) -> Embedder:
+    from semantic.embedders.openai import OpenAIEmbedder  # noqa: PLC0415 - HTTP, where it is used
+
     key = (
         identity,
         settings.EMBEDDINGS_BASE_URL,
@@ -113,6 +115,7 @@ def _service(identity: Identity) -> Embedder:
             _built[key] = OpenAIEmbedder(
                 identity,
                 ask_dimensions=bool(settings.EMBEDDINGS_DIMENSIONS),
+                text_max_bytes=int(identity.version or bounds.EMBEDDED_TEXT_MAX_BYTES),
                 batch_items=settings.EMBEDDINGS_BATCH_ITEMS,
                 base_url=settings.EMBEDDINGS_BASE_URL,
                 api_key=settings.EMBEDDINGS_API_KEY,
@@ -121,10 +124,15 @@ def _service(identity: Identity) -> Embedder:
 
 
 def _service_identity(dimensions: int) -> Identity:
+    """Return what the settings say about the vectors of the service.
+
+    Its `version` is how many bytes of a text are sent, where that is fewer than anywhere else.
+    """
+    text_bytes = settings.EMBEDDINGS_TEXT_BYTES
     return Identity(
-        provider=openai.PROVIDER,
+        provider=SERVICE,
         model=settings.EMBEDDINGS_MODEL,
-        version="",
+        version="" if text_bytes >= bounds.EMBEDDED_TEXT_MAX_BYTES else str(text_bytes),
         dimensions=dimensions,
         query_prefix=settings.EMBEDDINGS_QUERY_PREFIX,
         passage_prefix=settings.EMBEDDINGS_PASSAGE_PREFIX,
@@ -133,6 +141,8 @@ def _service_identity(dimensions: int) -> Identity:
 
 def _dimensions() -> int:
     """Return the dimensions of the configured model: as set, or as the service shows."""
+    from semantic.embedders.openai import OpenAIEmbedder  # noqa: PLC0415 - HTTP, where it is used
+
     if settings.EMBEDDINGS_DIMENSIONS:
         return int(settings.EMBEDDINGS_DIMENSIONS)
     key = (settings.EMBEDDINGS_BASE_URL, settings.EMBEDDINGS_MODEL)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import ClassVar, Final
@@ -40,7 +40,7 @@ class LocalEmbedder(ABC):
         identity: Identity | None = None,
         *,
         batch_items: int,
-        timeout_seconds: float = bounds.PROVIDER_TIMEOUT_SECONDS,
+        timeout_seconds: float = bounds.EMBEDDER_TIMEOUT_SECONDS,
     ) -> None:
         self._identity = identity or self.default_identity()
         self._batch_items = batch_items
@@ -80,15 +80,14 @@ class LocalEmbedder(ABC):
         Raises:
             ProviderFailed: the weights are not here or not these, or time ran out.
         """
-        prefix = self._identity.prefix(purpose)
         outcomes: list[Vector | ErrorCode] = [ErrorCode.TEXT_NOT_EMBEDDABLE] * len(texts)
-        wanted = [place for place, text in enumerate(texts) if text and not text.isspace()]
+        inputs = self._identity.inputs(texts, purpose)
         failure = None
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                for piece in self._pieces(texts, wanted):
+                for piece in self._pieces(inputs):
                     vectors = await asyncio.get_running_loop().run_in_executor(
-                        self._executor(), self._compute, [prefix + texts[at] for at in piece]
+                        self._executor(), self._compute, [inputs[place] for place in piece]
                     )
                     for place, vector in zip(piece, vectors, strict=True):
                         if vector is not None:
@@ -120,11 +119,10 @@ class LocalEmbedder(ABC):
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"embed-{self.model}")
             return self._thread
 
-    def _pieces(self, texts: Sequence[str], wanted: list[int]) -> Iterator[list[int]]:
+    def _pieces(self, inputs: Mapping[int, str]) -> Iterator[list[int]]:
         """Yield the places of texts that are computed in one go."""
-        del texts
-        if wanted:
-            yield wanted
+        if inputs:
+            yield list(inputs)
 
     @abstractmethod
     def _compute(self, texts: list[str]) -> Sequence[Vector | None]:

@@ -7,7 +7,7 @@ mean over all tokens, unit length. The same numbers to six digits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, Final
@@ -109,16 +109,16 @@ class MiniLmEmbedder(LocalEmbedder):
         super().__init__(identity, batch_items=batch_items)
         self._loaded: _Model | None = None
 
-    def _pieces(self, texts: Sequence[str], wanted: list[int]) -> Iterator[list[int]]:
+    def _pieces(self, inputs: Mapping[int, str]) -> Iterator[list[int]]:
         """Yield short texts together and long ones alone, alike beside alike."""
         piece: list[int] = []
         chars = 0
-        for place in sorted(wanted, key=lambda at: len(texts[at])):
-            if piece and chars + len(texts[place]) > PIECE_CHARS:
+        for place, text in sorted(inputs.items(), key=lambda each: len(each[1])):
+            if piece and chars + len(text) > PIECE_CHARS:
                 yield piece
                 piece, chars = [], 0
             piece.append(place)
-            chars += len(texts[place])
+            chars += len(text)
         if piece:
             yield piece
 

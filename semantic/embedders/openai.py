@@ -2,10 +2,11 @@
 
 One clock counts connecting, writing, waiting and reading of all requests for a batch.
 
-The rule about refusals. One text that is too long makes a service refuse all of its batch
-(400, 413, 422), so a refused batch is split once, in two. A half that is refused too is asked
-for text by text, and what is refused alone fails alone: at most n + 3 requests for n texts. No
-other failure is asked about again, nor anything after it: the texts still open fail with it.
+The rule about refusals. One text that is too long makes a service refuse all of its batch (400,
+413, 422; llama.cpp says 500), so a refused batch is split once, in two. A half that is refused
+too is asked for text by text, and what is refused alone fails alone: at most n + 3 requests for
+n texts. Two halves answered 500 are a service that is broken, and not asked about again; nor is
+any other failure, nor anything after it: the texts still open fail with it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final, Unpack
 
 import structlog
 
+from recovery.bounds import cut_utf8
 from recovery.errors import ErrorCode, ProviderFailed
 from semantic import bounds
 from semantic.embedders import answers
@@ -25,13 +27,20 @@ from semantic.embedders.embedder import Identity, Purpose, Vector
 from semantic.embedders.own_loop import OwnLoop
 from turns.providers.transport import Connection, JsonClient
 
-PROVIDER: Final = "openai"
 PATH: Final = "/embeddings"
-# How a service says that it does not want this batch.
-REFUSED: Final = frozenset({400, 413, 422})
-# Unless it says that no batch will do: the key, the model, the money.
-ABOUT_THE_TEXTS: Final = frozenset(
-    {ErrorCode.PROVIDER_REJECTED, ErrorCode.PROVIDER_CONTEXT_EXCEEDED}
+BROKEN: Final = ErrorCode.PROVIDER_UNAVAILABLE
+# How a service says that it does not want this batch, unless its words say that no batch will
+# do: the key, the model, the money.
+REFUSED: Final = frozenset(
+    {
+        (400, ErrorCode.PROVIDER_REJECTED),
+        (400, ErrorCode.PROVIDER_CONTEXT_EXCEEDED),
+        (413, ErrorCode.PROVIDER_REJECTED),
+        (413, ErrorCode.PROVIDER_CONTEXT_EXCEEDED),
+        (422, ErrorCode.PROVIDER_REJECTED),
+        (422, ErrorCode.PROVIDER_CONTEXT_EXCEEDED),
+        (500, BROKEN),
+    }
 )
 # Of a refused batch.
 REQUESTS_AT_ONCE: Final = 4
@@ -50,7 +59,8 @@ class OpenAIEmbedder:
     """Usable from any thread and loop, as often as wanted, also after `aclose`.
 
     With `ask_dimensions` requests name the identity's dimensions; services that cannot shorten
-    their vectors refuse that or ignore it.
+    their vectors refuse that or ignore it. Of a text longer than `text_max_bytes` only the
+    beginning is sent.
     """
 
     def __init__(
@@ -58,12 +68,14 @@ class OpenAIEmbedder:
         identity: Identity,
         *,
         ask_dimensions: bool = False,
+        text_max_bytes: int = bounds.EMBEDDED_TEXT_MAX_BYTES,
         batch_items: int = bounds.BATCH_ITEMS,
-        timeout_seconds: float = bounds.PROVIDER_TIMEOUT_SECONDS,
+        timeout_seconds: float = bounds.EMBEDDER_TIMEOUT_SECONDS,
         **connection: Unpack[Connection],
     ) -> None:
         self._identity = identity
         self._ask_dimensions = ask_dimensions
+        self._text_max_bytes = text_max_bytes
         self._batch_items = batch_items
         self._timeout_seconds = timeout_seconds
         self._connection = connection
@@ -89,12 +101,12 @@ class OpenAIEmbedder:
         Raises:
             ProviderFailed: the service gave no vector at all, and not because of the texts.
         """
-        prefix = self._identity.prefix(purpose)
         outcomes: list[Vector | ErrorCode] = [ErrorCode.TEXT_NOT_EMBEDDABLE] * len(texts)
-        wanted = [place for place, text in enumerate(texts) if text and not text.isspace()]
-        if wanted:
-            asked = [prefix + texts[place] for place in wanted]
-            for place, outcome in zip(wanted, await _loop.run(self._embed(asked)), strict=True):
+        beginnings = [cut_utf8(text, self._text_max_bytes) for text in texts]
+        inputs = self._identity.inputs(beginnings, purpose)
+        if inputs:
+            answered = await _loop.run(self._embed(list(inputs.values())))
+            for place, outcome in zip(inputs, answered, strict=True):
                 outcomes[place] = outcome
         return outcomes
 
@@ -185,31 +197,35 @@ class _Batch:
     def __init__(self, embedder: OpenAIEmbedder, texts: Sequence[str]) -> None:
         self._embedder = embedder
         self._texts = texts
-        self._outcomes: list[Vector | ErrorCode | None] = [None] * len(texts)
+        self._vectors: dict[int, Vector] = {}
+        self._refused: dict[int, ErrorCode] = {}
+        # the last one, of one text or of several
+        self._refusal: ProviderFailed | None = None
         # What stands in the way of all that has no outcome yet.
         self.failed: ProviderFailed | None = None
 
     async def run(self) -> None:
         """Ask until every text has its outcome, or the service fails."""
         refused = await self._ask_each([range(len(self._texts))])
-        halves = [half for span in refused for half in _halves(span)]
-        refused = await self._ask_each(halves)
+        refused = await self._ask_each([half for span in refused for half in _halves(span)])
+        if self._refusal and self._refusal.code is BROKEN and not self._vectors:
+            self.failed = self._refusal
         await self._ask_each([range(at, at + 1) for span in refused for at in span])
 
     def outcomes(self) -> Sequence[Vector | ErrorCode]:
         """Return a vector or a code for each text.
 
         Raises:
-            ProviderFailed: the service failed, and there is no vector.
+            ProviderFailed: there is no vector.
         """
-        if self.failed is not None:
-            self._embedder.report(self.failed)
-            if all(
-                outcome is None or isinstance(outcome, ErrorCode) for outcome in self._outcomes
-            ):
-                raise self.failed from None
-        code = self.failed.code if self.failed else ErrorCode.PROVIDER_PROTOCOL
-        return [code if outcome is None else outcome for outcome in self._outcomes]
+        failure = self.failed or self._refusal
+        if failure is None or len(self._vectors) == len(self._texts):
+            return [self._vectors[place] for place in range(len(self._texts))]
+        self._embedder.report(failure)
+        if not self._vectors:
+            raise failure from None
+        outcomes = {**dict.fromkeys(range(len(self._texts)), failure.code), **self._refused}
+        return list((outcomes | self._vectors).values())
 
     async def _ask_each(self, spans: Sequence[range]) -> list[range]:
         """Ask for each of `spans` by itself and return those of several texts that were
@@ -235,16 +251,25 @@ class _Batch:
         try:
             vectors = await self._embedder.request(texts, self._embedder.identity.dimensions)
         except ProviderFailed as failed:
-            if failed.http_status not in REFUSED or failed.code not in ABOUT_THE_TEXTS:
-                self.failed = failed
-                return True
-            if len(span) == 1:
-                self._embedder.report(failed)
-                self._outcomes[span.start] = failed.code
-            return False
+            if (failed.http_status, failed.code) in REFUSED:
+                self._refuse(span, failed)
+                return False
+            self.failed = failed
+            return True
         for place, vector in zip(span, vectors, strict=True):
-            self._outcomes[place] = ErrorCode.PROVIDER_PROTOCOL if vector is None else vector
+            if vector is None:
+                unusable = ProviderFailed(ErrorCode.PROVIDER_PROTOCOL, reason="numbers")
+                self._refuse(range(place, place + 1), unusable)
+            else:
+                self._vectors[place] = vector
         return True
+
+    def _refuse(self, span: range, refusal: ProviderFailed) -> None:
+        self._refusal = refusal
+        if len(span) == 1:
+            # A service that takes other texts is not broken.
+            code = refusal.code
+            self._refused[span.start] = ErrorCode.PROVIDER_REJECTED if code is BROKEN else code
 
 
 def _halves(span: range) -> Iterator[range]:
