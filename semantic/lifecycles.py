@@ -19,7 +19,7 @@ MANIFEST: Final = Lifecycle(
 )
 # A running job whose lease expired is claimed again: it runs on, with one more attempt.
 _JOB_MOVES: Final = {
-    "queued": frozenset({"running", "failed", "invalidated"}),
+    "queued": frozenset({"running", "invalidated"}),
     "running": frozenset({"completed", "failed", "invalidated"}),
     "completed": frozenset[str](),
     "failed": frozenset[str](),

@@ -16,10 +16,11 @@ from turns.models import Conversation, Message
 
 # Judged when the statement ends: each new vector is that of the last attempt of a job which
 # the same statement completed, and of the message as it is now. The rows it depends on are
-# held until the commit, so that neither edit nor swap slips in between.
+# held until the commit, so that neither edit nor swap slips in between. The job's own scope was
+# proved when it was enqueued.
 _IS_WANTED = f"""
-    PERFORM m.id FROM turns_message m
-        WHERE m.id IN (SELECT message_id FROM fresh) ORDER BY m.id FOR SHARE OF m;
+    PERFORM m.id FROM fresh f JOIN turns_message m ON m.id = f.message_id
+        ORDER BY m.id FOR SHARE OF m;
     PERFORM p.id FROM semantic_manifest p
         WHERE p.id IN (SELECT manifest_id FROM fresh) ORDER BY p.id FOR SHARE OF p;
     IF EXISTS (
@@ -28,6 +29,7 @@ _IS_WANTED = f"""
                 JOIN turns_message m ON m.id = j.message_id
                 JOIN semantic_manifest p ON p.id = j.manifest_id
             WHERE j.id = f.job_id AND j.state = 'completed' AND j.attempts = f.attempt
+                AND j.finished_at = statement_timestamp()
                 AND j.message_id = f.message_id AND j.conversation_id = f.conversation_id
                 AND j.person_id = f.person_id AND j.manifest_id = f.manifest_id
                 AND j.digest = f.digest AND m.digest = f.digest AND m.state <> 'streaming'
@@ -45,10 +47,14 @@ class Embedding(models.Model):
     it, and another job derives the next.
     """
 
+    # see SemanticJob for why nothing cascades, and what proves that all belong together
     manifest = models.ForeignKey(
-        Manifest, on_delete=models.PROTECT, related_name="embeddings", db_index=False
+        Manifest,
+        on_delete=models.PROTECT,
+        related_name="embeddings",
+        db_index=False,
+        db_constraint=False,
     )
-    # see SemanticJob for why nothing cascades
     message = models.ForeignKey(
         Message,
         on_delete=models.DO_NOTHING,
@@ -84,8 +90,10 @@ class Embedding(models.Model):
 
     class Meta:
         constraints = [
+            # also looked up by the foreign key (conversation, message)
             models.UniqueConstraint(
-                fields=["message", "manifest"], name="semantic_embedding_one_per_message"
+                fields=["conversation", "message", "manifest"],
+                name="semantic_embedding_one_per_message",
             ),
         ]
         indexes = [

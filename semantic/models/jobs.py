@@ -10,9 +10,10 @@ from django.db.models.functions import Now
 
 from recovery.constraints import error_code_field, lifecycle_constraints
 from recovery.fences import GENERATION_SHIFT_BITS
-from recovery.triggers import in_states, refuse, refuse_change, refuse_update
+from recovery.triggers import changed, refuse, refuse_change, refuse_insert, refuse_update
 from semantic import bounds, lifecycles
 from semantic.models.manifests import Manifest
+from semantic.models.scope import is_of_its_message
 from turns.digests import DIGEST_CHARS
 from turns.models import Conversation, Message
 
@@ -37,14 +38,15 @@ _HAS_ITS_VECTOR = f"""
 class SemanticJob(models.Model):
     """One message to be embedded under one manifest, as it was when `digest` was its digest.
 
-        queued -> running -> completed | failed      (queued may fail)
+        queued -> running -> completed | failed
         queued, running, completed -> invalidated    (the message was edited or removed)
 
     A claim adds one to `attempts`, draws `claim_token` and sets `lease_expires_at`; another
     claim of a running job is refused until that has passed. `attempts` is the job's fence: its
     high bits stand in `write_mark`, which every write moves (recovery/fences.py), so that the
     holder of an earlier attempt is refused. A job completes only together with its vector.
-    `round` counts the jobs for one message that followed a provider's failure.
+    After a provider's failure another job, of the next `round`, may follow once `retry_at` has
+    come; `retry_at` is cleared when it has, or need not any more.
     """
 
     class State(models.TextChoices):
@@ -56,11 +58,16 @@ class SemanticJob(models.Model):
 
     LIFECYCLE = lifecycles.JOB
 
-    # Message and conversation, conversation and person belong together: composite keys in the
-    # database (migration 0003). Removing a message takes its jobs along by the database's own
-    # rules (semantic/models/messages.py); Django's collector would lock in another order.
+    # Message, conversation and person belong together (semantic/models/scope.py). Removing a
+    # message takes its jobs along by the database's own rules (semantic/models/messages.py);
+    # Django's collector would lock in another order. A manifest is never removed, and its
+    # foreign key would have every new message lock its row.
     manifest = models.ForeignKey(
-        Manifest, on_delete=models.PROTECT, related_name="jobs", db_index=False
+        Manifest,
+        on_delete=models.PROTECT,
+        related_name="jobs",
+        db_index=False,
+        db_constraint=False,
     )
     message = models.ForeignKey(
         Message,
@@ -91,6 +98,7 @@ class SemanticJob(models.Model):
     write_mark = models.BigIntegerField(default=0)
     claim_token = models.UUIDField(null=True, blank=True)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
+    retry_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now())
     finished_at = models.DateTimeField(null=True, blank=True)
 
@@ -103,9 +111,15 @@ class SemanticJob(models.Model):
                 spoken=["failed"],
             ),
             models.CheckConstraint(
-                condition=Q(state="running", lease_expires_at__isnull=False)
-                | ~Q(state="running"),
+                condition=Q(state="queued", lease_expires_at__isnull=True)
+                | Q(state="running", lease_expires_at__isnull=False)
+                | Q(state__in=["completed", "failed", "invalidated"]),
                 name="semantic_semanticjob_runs_on_a_lease",
+            ),
+            models.CheckConstraint(
+                condition=Q(retry_at__isnull=True)
+                | Q(state="failed", round__lte=bounds.ROUNDS_AFTER_FAILURE),
+                name="semantic_semanticjob_retries_bounded",
             ),
             models.CheckConstraint(
                 condition=Q(attempts__lte=bounds.ATTEMPTS)
@@ -135,13 +149,16 @@ class SemanticJob(models.Model):
                 condition=Q(state="running"),
                 name="semantic_job_leased",
             ),
-            # the jobs of a message: invalidation, and what there was before
-            models.Index(fields=["message", "manifest"], name="semantic_job_of_message"),
-            # failures that may be tried anew after their cool-down
+            # The jobs of a message: invalidation, and what there was before. Also looked up by
+            # the foreign key (conversation, message).
             models.Index(
-                fields=["finished_at"],
-                condition=Q(state="failed"),
-                name="semantic_job_failed",
+                fields=["conversation", "message", "manifest"], name="semantic_job_of_message"
+            ),
+            # failures that another job is to follow
+            models.Index(
+                fields=["retry_at"],
+                condition=Q(retry_at__isnull=False),
+                name="semantic_job_to_retry",
             ),
         ]
         triggers = [
@@ -149,12 +166,15 @@ class SemanticJob(models.Model):
             refuse_update(
                 "semantic_semanticjob", "moves", lifecycles.JOB.violation_sql(), of=["state"]
             ),
-            # the one thing that may still happen to a completed job is that it is invalidated
+            # all that may still happen: a completed job is invalidated, and a failed one is
+            # followed by another
             refuse_update(
                 "semantic_semanticjob",
                 "end_is_final",
-                f"{in_states('OLD', ['failed', 'invalidated'])} OR "
-                "OLD.state = 'completed' AND NEW.state <> 'invalidated'",
+                "OLD.state = 'invalidated' "
+                "OR OLD.state = 'completed' AND NEW.state <> 'invalidated' "
+                "OR OLD.state = 'failed' AND (OLD.retry_at IS NULL OR NEW.retry_at IS NOT NULL "
+                f"OR {changed(['state', 'error_code', 'finished_at'])})",
             ),
             refuse_change(
                 "semantic_semanticjob",
@@ -201,12 +221,15 @@ class SemanticJob(models.Model):
                 ),
                 func=_HAS_ITS_VECTOR,
             ),
-            pgtrigger.Trigger(
-                name="begins_queued",
-                when=pgtrigger.After,
-                operation=pgtrigger.Insert,
-                condition=pgtrigger.Condition("NEW.state <> 'queued' OR NEW.attempts <> 0"),
-                func=refuse("semantic_semanticjob_begins_queued"),
+            refuse_insert(
+                "semantic_semanticjob",
+                "begins_queued",
+                "NEW.state <> 'queued' OR NEW.attempts <> 0 OR NEW.claim_token IS NOT NULL",
+            ),
+            is_of_its_message(
+                "semantic_semanticjob",
+                "m.state <> 'streaming' AND m.digest = f.digest AND p.id = f.manifest_id",
+                beside="CROSS JOIN semantic_manifest p",
             ),
         ]
 

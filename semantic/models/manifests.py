@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pgtrigger
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from recovery.constraints import lifecycle_constraints
-from recovery.triggers import refuse_change, refuse_update
+from recovery.triggers import refuse, refuse_change, refuse_insert, refuse_update
 from semantic import bounds, lifecycles
 from turns.digests import DIGEST_CHARS
 
@@ -20,6 +21,10 @@ class Manifest(models.Model):
     `generation` counts manifests from 1. `digest` is that of provider, model, version,
     dimensions and prefixes together: the same digest gives the same vectors. One manifest is
     active and answers; at most one is being built and takes over once it covers every message.
+
+    What is said after it was begun is enqueued by the messages' own triggers. `scanned_to` is
+    the id of the last message that was looked at for what they missed, or were not there for;
+    `covered_at` says when that look had gone over all of them once. It goes round for ever.
     """
 
     class State(models.TextChoices):
@@ -41,6 +46,8 @@ class Manifest(models.Model):
     )
     digest = models.CharField(max_length=DIGEST_CHARS)
     created_at = models.DateTimeField(db_default=Now())
+    scanned_to = models.BigIntegerField(default=0)
+    covered_at = models.DateTimeField(null=True, blank=True)
     activated_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 
@@ -48,7 +55,8 @@ class Manifest(models.Model):
         constraints = [
             *lifecycle_constraints("semantic_manifest", lifecycles.MANIFEST),
             models.CheckConstraint(
-                condition=~Q(state="active") | Q(activated_at__isnull=False),
+                condition=~Q(state="active")
+                | Q(activated_at__isnull=False, covered_at__isnull=False),
                 name="semantic_manifest_active_since",
             ),
             models.CheckConstraint(
@@ -87,6 +95,14 @@ class Manifest(models.Model):
                     "digest",
                     "created_at",
                 ],
+            ),
+            refuse_insert("semantic_manifest", "begins_building", "NEW.state <> 'building'"),
+            # jobs and vectors name it, and receipts its generation
+            pgtrigger.Trigger(
+                name="is_kept",
+                when=pgtrigger.After,
+                operation=pgtrigger.Delete,
+                func=refuse("semantic_manifest_is_kept"),
             ),
         ]
 

@@ -15,7 +15,8 @@ class SemanticReceipt(models.Model):
     """How one attempt of one job ended. Append-only; it outlives job and message.
 
     It holds ids, counts and codes: no text, no digest of one, nothing a provider said.
-    `invalidated` is written when the attempt's message had changed by the time it was done.
+    `invalidated` is written when the attempt's message had changed by the time it was done, or
+    was forgotten on request.
     """
 
     class Outcome(models.TextChoices):
@@ -38,10 +39,12 @@ class SemanticReceipt(models.Model):
                 | Q(outcome__in=["completed", "invalidated"], error_code=""),
                 name="semantic_semanticreceipt_error_code_is_honest",
             ),
-        ]
-        indexes = [
-            # what became of a message's attempts
-            models.Index(fields=["message_id"], name="semantic_receipt_of_message"),
+            # What became of a message's attempts. One that is told twice, as its end was not
+            # known, is written once.
+            models.UniqueConstraint(
+                fields=["message_id", "job_id", "attempt", "outcome"],
+                name="semantic_semanticreceipt_one_per_outcome",
+            ),
         ]
         triggers = [
             pgtrigger.Trigger(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVectorField
 from django.db import models
 
+from recovery.triggers import refuse
+from semantic.models.scope import is_of_its_message
 from turns.models import Conversation, Message
 
 
@@ -47,6 +50,15 @@ class MessageWords(models.Model):
         indexes = [
             # search by words
             GinIndex(fields=["words"], name="semantic_messagewords_words"),
+        ]
+        triggers = [
+            is_of_its_message("semantic_messagewords", "m.state = 'complete'"),
+            pgtrigger.Trigger(
+                name="never_changes",
+                when=pgtrigger.After,
+                operation=pgtrigger.Update,
+                func=refuse("semantic_messagewords_never_changes"),
+            ),
         ]
 
     def __str__(self) -> str:
