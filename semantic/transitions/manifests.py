@@ -129,7 +129,6 @@ def backfill(manifest_id: int) -> int:
     return enqueued
 
 
-@transaction.atomic(durable=True)
 def activate_when_complete(manifest_id: int) -> bool:
     """Let the manifest answer in the place of the one that does, if it covers every message by
     now; return whether it has taken over.
@@ -138,14 +137,20 @@ def activate_when_complete(manifest_id: int) -> bool:
     again. Where another manifest answers it must not give way to one whose provider was not
     there: that would be found out by those who search.
     """
+    uncovered = _living().filter(pk=manifest_id, covered_at=None)
+    if uncovered.exists() and not look_on(manifest_id).covered:
+        return False
+    return _take_over(manifest_id)
+
+
+@transaction.atomic(durable=True)
+def _take_over(manifest_id: int) -> bool:
     both = _living().select_for_update(no_key=True).order_by("pk")
     manifests = {manifest.pk: manifest for manifest in both}
     manifest = manifests.pop(manifest_id, None)
     if manifest is None or manifest.state != Manifest.State.BUILDING:
         return False
-    if manifest.covered_at is None or _waits(manifest):
-        return False
-    if manifests and _was_let_down(manifest):
+    if _waits(manifest) or (manifests and _was_let_down(manifest)):
         return False
     Manifest.objects.filter(pk__in=manifests).update(
         state=Manifest.State.RETIRED, finished_at=Now()
