@@ -19,7 +19,7 @@ from typing import Any, Final, Unpack
 
 import structlog
 
-from recovery.bounds import cut_utf8
+from recovery.bounds import cut_utf8, storable
 from recovery.errors import ErrorCode, ProviderFailed
 from semantic import bounds
 from semantic.embedders import answers
@@ -102,7 +102,7 @@ class OpenAIEmbedder:
             ProviderFailed: the service gave no vector at all, and not because of the texts.
         """
         outcomes: list[Vector | ErrorCode] = [ErrorCode.TEXT_NOT_EMBEDDABLE] * len(texts)
-        beginnings = [cut_utf8(text, self._text_max_bytes) for text in texts]
+        beginnings = [cut_utf8(storable(text), self._text_max_bytes) for text in texts]
         inputs = self._identity.inputs(beginnings, purpose)
         if inputs:
             answered = await _loop.run(self._embed(list(inputs.values())))
