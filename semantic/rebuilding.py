@@ -78,10 +78,13 @@ async def rebuild(worker: SemanticWorker, show: Show | None = None) -> Rebuilt:
 
 
 async def _fill(manifest: Manifest, worker: SemanticWorker) -> tuple[bool, ErrorCode | None]:
+    """Return whether the manifest answers now, and what kept it from that."""
     broke_off = 0
+    code = None
     while True:
         filled = await in_thread(upkeep.fill, manifest)
         drained = await worker.drain()
+        code = drained.error_code or code
         if drained.error_code is not None and not drained.completed:
             broke_off += 1
             # what was left is claimed again when its lease is over, so many times
@@ -91,18 +94,23 @@ async def _fill(manifest: Manifest, worker: SemanticWorker) -> tuple[bool, Error
             continue
         if await in_thread(upkeep.is_waited_for, manifest):
             await asyncio.sleep(WAIT_SECONDS)
-            continue
-        if await in_thread(upkeep.needs_index, manifest):
-            await in_own_thread(lambda: indexes.build_index(manifest))
-        if await in_thread(upkeep.activate, manifest):
-            while await in_thread(upkeep.reconcile):
-                pass  # the vectors that answered before are removed
-            return True, None
-        state = (await in_thread(Manifest.objects.get, pk=manifest.pk)).state
-        if state != Manifest.State.BUILDING:  # a worker was faster, or another rebuild began
-            return state == Manifest.State.ACTIVE, None
-        if not await in_thread(upkeep.is_waited_for, manifest):
-            return False, drained.error_code
+        elif (answers := await _let_answer(manifest)) is not None:
+            return answers, None if answers else code
+
+
+async def _let_answer(manifest: Manifest) -> bool | None:
+    """Return whether the manifest, which has no open jobs, answers; None when it has again."""
+    if await in_thread(upkeep.needs_index, manifest):
+        await in_own_thread(lambda: indexes.build_index(manifest))
+    if await in_thread(upkeep.activate, manifest):
+        while await in_thread(upkeep.reconcile):
+            pass  # the vectors that answered before are removed
+        return True
+    state = (await in_thread(Manifest.objects.get, pk=manifest.pk)).state
+    if state == Manifest.State.BUILDING and await in_thread(upkeep.is_waited_for, manifest):
+        return None
+    # a worker was faster, or another rebuild began, or messages failed
+    return bool(state == Manifest.State.ACTIVE)
 
 
 async def _keep_showing(manifest: Manifest, show: Show) -> None:

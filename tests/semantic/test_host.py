@@ -18,7 +18,7 @@ from semantic.embedders.embedder import Identity
 from semantic.host import SemanticHost
 from semantic.models import Embedding, Manifest, SemanticJob
 from semantic.worker import SemanticWorker
-from tests.support.embedding import Held, ScriptedEmbedder, begun, has, job_of, said
+from tests.support.embedding import Held, ScriptedEmbedder, begun, cool_down, has, job_of, said
 from tests.support.waiting import wait_until
 from turns import events
 from turns.models import Message
@@ -264,15 +264,14 @@ def test_a_failed_message_is_tried_anew_after_its_cool_down_and_found(
     embedder: ScriptedEmbedder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from semantic import bounds  # noqa: PLC0415
-
-    monkeypatch.setattr(bounds, "COOL_DOWN_SECONDS", 0)
     monkeypatch.setattr(hosting, "UPKEEP_SECONDS", 0.05)
     monkeypatch.setattr(hosting, "REST_MIN_SECONDS", 0.05)
     start_host(look=True)
     answering()
     embedder.script = [ProviderFailed(ErrorCode.PROVIDER_UNREACHABLE)]
     (message,) = said("one")
+    wait_until(lambda: job_of(message).state == "failed", "the job ends")
+    cool_down()
     wait_until(lambda: derived(message), "another job derives it")
     jobs = SemanticJob.objects.filter(message=message).order_by("pk")
     assert [(job.state, job.round) for job in jobs] == [("failed", 1), ("completed", 2)]

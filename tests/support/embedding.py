@@ -121,13 +121,22 @@ def said(*texts: str, conversation: Conversation | None = None) -> list[Message]
 
 def expire_leases() -> None:
     """Age every lease by the database's clock, as if its time had passed."""
+    _age("lease_expires_at", "state = 'running'")
+
+
+def cool_down() -> None:
+    """Age every failure that another job is to follow, as if the pause had passed."""
+    _age("retry_at", "retry_at IS NOT NULL")
+
+
+def _age(column: str, which: str) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE semantic_semanticjob DISABLE TRIGGER USER")
+        cursor.execute("SET session_replication_role = replica")
         cursor.execute(
-            "UPDATE semantic_semanticjob SET lease_expires_at = statement_timestamp() "
-            "- interval '1 millisecond' WHERE state = 'running'"
+            f"UPDATE semantic_semanticjob SET {column} = statement_timestamp() "
+            f"- interval '1 millisecond' WHERE {which}"
         )
-        cursor.execute("ALTER TABLE semantic_semanticjob ENABLE TRIGGER USER")
+        cursor.execute("RESET session_replication_role")
 
 
 def job_of(message: Message) -> SemanticJob:

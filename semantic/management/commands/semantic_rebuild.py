@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from logging import WARNING
 from typing import Any, Final
 
+import structlog
 from django.core.management.base import CommandError, CommandParser
 
 from recovery.commands import OperatorCommand
@@ -19,6 +21,8 @@ from semantic.worker import SemanticWorker
 EXIT_UNFINISHED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 BAR_CHARS: Final = 30
+# of a terminal that does not say how wide it is
+COLUMNS: Final = 80
 
 
 class Command(OperatorCommand):
@@ -42,6 +46,9 @@ class Command(OperatorCommand):
     def handle(self, *_args: object, **options: Any) -> None:
         """Rebuild; the bar goes to standard error, the result to standard output."""
         self._bar = not options["json"] and self.stderr.isatty()
+        if self._bar:
+            # events of what goes well would tear the bar, and say what it says
+            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(WARNING))
         try:
             rebuilt = asyncio.run(rebuild(SemanticWorker(), self._show if self._bar else None))
         except ProviderFailed as error:
@@ -66,7 +73,7 @@ class Command(OperatorCommand):
             f"manifest {manifest.generation} [{'#' * full}{'.' * (BAR_CHARS - full)}] "
             f"{share:4.0%} {progress.done}/{progress.total}{failed}"
         )
-        columns = os.get_terminal_size(self.stderr.fileno()).columns
+        columns = os.get_terminal_size(self.stderr.fileno()).columns or COLUMNS
         # back to the line's beginning; what was longer is cleared
         self.stderr.write(f"\r{line[: columns - 1]}\x1b[K", ending="")
         self.stderr.flush()
