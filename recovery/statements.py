@@ -21,10 +21,13 @@ _kept: Final = threading.local()
 M = TypeVar("M", bound=Model)
 
 
-def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+def run(
+    statement: str, parameters: Mapping[str, Any], *, prepared: bool = True
+) -> list[tuple[Any, ...]]:
     """Return the rows of `statement`, with its parameters bound by the server.
 
-    It is prepared where the session is ours alone; a pooler gives each transaction to any.
+    It is prepared where the session is ours alone; a pooler gives each transaction to any. One
+    that writes a batch is better planned each time, for the sizes that it and its tables have.
     Errors are Django's, as from its own cursors.
     """
     database = connections[DEFAULT_DB_ALIAS]
@@ -38,7 +41,9 @@ def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     if cursor is None or cursor.connection is not session:
         cursor = _kept.cursor = psycopg.Cursor(session)
     with database.wrap_database_errors:
-        return cursor.execute(statement, parameters).fetchall()
+        return cursor.execute(
+            statement, parameters, prepare=None if prepared else False
+        ).fetchall()
 
 
 def known_row(model: type[M], **columns: Any) -> M:

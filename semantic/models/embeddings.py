@@ -17,25 +17,24 @@ from turns.models import Conversation, Message
 # Judged when the statement ends: each new vector is that of the last attempt of a job which
 # the same statement completed, and of the message as it is now. The rows it depends on are
 # held until the commit, so that neither edit nor swap slips in between. The job's own scope was
-# proved when it was enqueued.
+# proved when it was enqueued. Planned each time: see SemanticJob.
 _IS_WANTED = f"""
-    PERFORM m.id FROM fresh f JOIN turns_message m ON m.id = f.message_id
-        ORDER BY m.id FOR SHARE OF m;
-    PERFORM p.id FROM semantic_manifest p
-        WHERE p.id IN (SELECT manifest_id FROM fresh) ORDER BY p.id FOR SHARE OF p;
-    IF EXISTS (
-        SELECT FROM fresh AS f WHERE NOT EXISTS (
-            SELECT FROM semantic_semanticjob j
-                JOIN turns_message m ON m.id = j.message_id
-                JOIN semantic_manifest p ON p.id = j.manifest_id
-            WHERE j.id = f.job_id AND j.state = 'completed' AND j.attempts = f.attempt
+    EXECUTE $check$
+        SELECT (SELECT count(*) FROM fresh) - (SELECT count(*) FROM (
+            SELECT f.id FROM fresh f
+                JOIN semantic_semanticjob j ON j.id = f.job_id
+                JOIN turns_message m ON m.id = f.message_id
+                JOIN semantic_manifest p ON p.id = f.manifest_id
+            WHERE j.state = 'completed' AND j.attempts = f.attempt
                 AND j.finished_at = statement_timestamp()
                 AND j.message_id = f.message_id AND j.conversation_id = f.conversation_id
                 AND j.person_id = f.person_id AND j.manifest_id = f.manifest_id
                 AND j.digest = f.digest AND m.digest = f.digest AND m.state <> 'streaming'
                 AND p.state <> 'retired' AND vector_dims(f.vector) = p.dimensions
-        )
-    ) THEN {refuse("semantic_embedding_is_of_its_message")} END IF;
+            ORDER BY m.id FOR SHARE OF m, p
+        ) AS wanted)
+    $check$ INTO unwanted;
+    IF unwanted <> 0 THEN {refuse("semantic_embedding_is_of_its_message")} END IF;
     RETURN NULL;
 """  # noqa: S608  names of our own tables
 
@@ -109,6 +108,7 @@ class Embedding(models.Model):
                 when=pgtrigger.After,
                 operation=pgtrigger.Insert,
                 referencing=pgtrigger.Referencing(new="fresh"),  # type: ignore[no-untyped-call]
+                declare=[("unwanted", "bigint")],
                 func=_IS_WANTED,
             ),
             pgtrigger.Trigger(

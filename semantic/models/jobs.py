@@ -21,16 +21,22 @@ from turns.models import Conversation, Message
 _CLAIMS = "NEW.attempts <> OLD.attempts OR NEW.claim_token IS DISTINCT FROM OLD.claim_token"
 _LEASE = f"statement_timestamp() + interval '{bounds.LEASE_SECONDS} seconds'"
 
-# Judged when the statement ends, which is one with that of the vector.
+# Judged when the statement ends, which is one with that of the vector. Planned each time: a plan
+# kept from when there were few vectors reads all of them for each batch.
 _HAS_ITS_VECTOR = f"""
-    IF EXISTS (
-        SELECT FROM after_it n JOIN before_it o ON o.id = n.id
-        WHERE n.state = 'completed' AND o.state <> 'completed' AND NOT EXISTS (
-            SELECT FROM semantic_embedding e WHERE e.message_id = n.message_id
-                AND e.manifest_id = n.manifest_id AND e.job_id = n.id
-                AND e.attempt = n.attempts
+    IF NOT EXISTS (SELECT FROM after_it WHERE state = 'completed') THEN RETURN NULL; END IF;
+    EXECUTE $check$
+        SELECT EXISTS (
+            SELECT FROM after_it n JOIN before_it o ON o.id = n.id
+            WHERE n.state = 'completed' AND o.state <> 'completed' AND NOT EXISTS (
+                SELECT FROM semantic_embedding e
+                WHERE e.conversation_id = n.conversation_id AND e.message_id = n.message_id
+                    AND e.manifest_id = n.manifest_id AND e.job_id = n.id
+                    AND e.attempt = n.attempts
+            )
         )
-    ) THEN {refuse("semantic_semanticjob_completes_with_its_vector")} END IF;
+    $check$ INTO without;
+    IF without THEN {refuse("semantic_semanticjob_completes_with_its_vector")} END IF;
     RETURN NULL;
 """  # noqa: S608  names of our own tables
 
@@ -137,9 +143,10 @@ class SemanticJob(models.Model):
             ),
         ]
         indexes = [
-            # what waits to be claimed, oldest first
+            # What waits to be claimed, oldest first. An order by id alone is one that the primary
+            # key has too, and a planner that believes all to be waiting walks that.
             models.Index(
-                fields=["manifest", "id"],
+                fields=["manifest", "created_at", "id"],
                 condition=Q(state="queued"),
                 name="semantic_job_waiting",
             ),
@@ -219,6 +226,7 @@ class SemanticJob(models.Model):
                 referencing=pgtrigger.Referencing(  # type: ignore[no-untyped-call]
                     old="before_it", new="after_it"
                 ),
+                declare=[("without", "boolean")],
                 func=_HAS_ITS_VECTOR,
             ),
             refuse_insert(

@@ -18,6 +18,7 @@ from semantic import bounds
 # Expired leases go first, those of one attempt by themselves, and the oftener they were lost,
 # the fewer at a time: a text that ends its worker takes the others of its batch along only
 # until it stands alone, and they are not given up with it.
+# Rows are found again by their place: a join would be planned for as many as there may be.
 _CLAIM: Final = f"""
     WITH first AS MATERIALIZED (
         SELECT attempts FROM semantic_semanticjob
@@ -25,7 +26,7 @@ _CLAIM: Final = f"""
             AND lease_expires_at <= statement_timestamp() AND attempts < {bounds.ATTEMPTS}
         ORDER BY lease_expires_at, id LIMIT 1
     ), lost AS MATERIALIZED (
-        SELECT id FROM semantic_semanticjob
+        SELECT ctid FROM semantic_semanticjob
         WHERE manifest_id = %(manifest)s AND state = 'running'
             AND lease_expires_at <= statement_timestamp()
             AND attempts = (SELECT attempts FROM first)
@@ -33,19 +34,20 @@ _CLAIM: Final = f"""
         LIMIT (SELECT greatest(1, %(limit)s::int >> (2 * attempts)) FROM first)
         FOR NO KEY UPDATE SKIP LOCKED
     ), waiting AS MATERIALIZED (
-        SELECT id FROM semantic_semanticjob
+        SELECT ctid FROM semantic_semanticjob
         WHERE manifest_id = %(manifest)s AND state = 'queued'
-        ORDER BY id
-        LIMIT (SELECT CASE WHEN EXISTS (SELECT FROM lost) THEN 0 ELSE %(limit)s::int END)
+            AND NOT EXISTS (SELECT FROM lost)
+        ORDER BY created_at, id LIMIT %(limit)s
         FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE semantic_semanticjob j SET state = 'running', attempts = j.attempts + 1,
         write_mark = (j.attempts + 1)::bigint << {GENERATION_SHIFT_BITS},
         claim_token = gen_random_uuid(),
         lease_expires_at = statement_timestamp() + interval '{bounds.LEASE_SECONDS} seconds'
-    FROM (SELECT id FROM lost UNION ALL SELECT id FROM waiting) AS held, turns_message m
-    WHERE j.id = held.id AND m.id = j.message_id AND EXISTS (
-        SELECT FROM semantic_manifest WHERE id = %(manifest)s AND state <> 'retired')
+    FROM turns_message m
+    WHERE j.ctid = ANY(ARRAY(SELECT ctid FROM lost UNION ALL SELECT ctid FROM waiting))
+        AND m.id = j.message_id AND EXISTS (
+            SELECT FROM semantic_manifest WHERE id = %(manifest)s AND state <> 'retired')
     RETURNING j.id, j.attempts, j.claim_token, j.message_id, j.digest,
         left(m.text, {bounds.EMBEDDED_TEXT_MAX_BYTES}), j.lease_expires_at
 """  # noqa: S608  constants
@@ -71,7 +73,7 @@ def claim_jobs(manifest_id: int, *, limit: int) -> list[Claim]:
     They are queued ones, or some whose lease expired. None of a retired manifest. A claim whose
     commit was lost needs no looking up: it expires.
     """
-    claimed = run(_CLAIM, {"manifest": manifest_id, "limit": limit})
+    claimed = run(_CLAIM, {"manifest": manifest_id, "limit": limit}, prepared=False)
     claimed.sort()
     return [
         Claim(job_id, attempt, token, message_id, digest, _beginning(text), lease)

@@ -210,7 +210,7 @@ def _written(statement: str, manifest_id: int, derived: Sequence[Derived]) -> se
 
 
 def _rows(statement: str, parameters: dict[str, Any]) -> set[int]:
-    return {job_id for (job_id,) in run(statement, parameters)}
+    return {job_id for (job_id,) in run(statement, parameters, prepared=False)}
 
 
 def _proofs(claims: Sequence[Claim]) -> dict[str, Any]:
