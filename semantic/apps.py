@@ -14,7 +14,8 @@ class SemanticConfig(AppConfig):
 
     def ready(self) -> None:
         """Check the bounds; offer search to turns, jobs and the page."""
-        from semantic.panel import PANEL  # noqa: PLC0415 - needs the registry of models
+        from semantic import checks  # noqa: F401, PLC0415 - needs the registry of models
+        from semantic.panel import PANEL  # noqa: PLC0415
         from semantic.tools import TOOL  # noqa: PLC0415
         from turns.panels import panels  # noqa: PLC0415
         from turns.tools import registry  # noqa: PLC0415

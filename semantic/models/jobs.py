@@ -21,8 +21,8 @@ from turns.models import Conversation, Message
 _CLAIMS = "NEW.attempts <> OLD.attempts OR NEW.claim_token IS DISTINCT FROM OLD.claim_token"
 _LEASE = f"statement_timestamp() + interval '{bounds.LEASE_SECONDS} seconds'"
 
-# Judged when the statement ends, which is one with that of the vector. Planned each time: a plan
-# kept from when there were few vectors reads all of them for each batch.
+# Judged when the statement ends, which is one with that of the vector. Planned each time: a
+# plan kept from when there were few vectors reads all of them for each batch.
 _HAS_ITS_VECTOR = f"""
     IF NOT EXISTS (SELECT FROM after_it WHERE state = 'completed') THEN RETURN NULL; END IF;
     EXECUTE $check$
@@ -143,8 +143,8 @@ class SemanticJob(models.Model):
             ),
         ]
         indexes = [
-            # What waits to be claimed, oldest first. An order by id alone is one that the primary
-            # key has too, and a planner that believes all to be waiting walks that.
+            # What waits to be claimed, oldest first. An order by id alone is one that the
+            # primary key has too, and a planner that believes all to be waiting walks that.
             models.Index(
                 fields=["manifest", "created_at", "id"],
                 condition=Q(state="queued"),

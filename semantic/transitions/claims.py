@@ -31,7 +31,8 @@ _CLAIM: Final = f"""
             AND lease_expires_at <= statement_timestamp()
             AND attempts = (SELECT attempts FROM first)
         ORDER BY lease_expires_at, id
-        LIMIT (SELECT greatest(1, %(limit)s::int >> (2 * attempts)) FROM first)
+        LIMIT (SELECT CASE WHEN attempts < {bounds.ATTEMPTS - 1}
+            THEN greatest(1, %(limit)s::int >> (2 * attempts)) ELSE 1 END FROM first)
         FOR NO KEY UPDATE SKIP LOCKED
     ), waiting AS MATERIALIZED (
         SELECT ctid FROM semantic_semanticjob
