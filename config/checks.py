@@ -114,7 +114,6 @@ def _local_embeddings() -> Iterator[CheckMessage]:
 
 
 def _embedding_service() -> Iterator[CheckMessage]:
-    address = urlsplit(settings.EMBEDDINGS_BASE_URL)
     if not settings.EMBEDDINGS_BASE_URL:
         yield Error(
             "EMBEDDINGS_API=openai needs EMBEDDINGS_BASE_URL, the embedding service with its"
@@ -122,7 +121,7 @@ def _embedding_service() -> Iterator[CheckMessage]:
             hint="For example EMBEDDINGS_BASE_URL=http://127.0.0.1:8081/v1",
             id="config.E010",
         )
-    elif address.scheme not in {"http", "https"} or address.query or "@" in address.netloc:
+    elif not _is_plain(settings.EMBEDDINGS_BASE_URL):
         yield Error(
             "EMBEDDINGS_BASE_URL must be an http:// or https:// address without a query or a"
             " password.",
@@ -159,3 +158,13 @@ def _embedding_service() -> Iterator[CheckMessage]:
             f" {semantic_bounds.PREFIX_MAX_CHARS} characters.",
             id="config.E015",
         )
+
+
+def _is_plain(url: str) -> bool:
+    """Return whether `url` is an address and nothing else: what it holds may be shown."""
+    try:
+        address = urlsplit(url)
+    except ValueError:
+        return False
+    plain = not (address.query or address.fragment or "@" in address.netloc)
+    return address.scheme in {"http", "https"} and bool(address.netloc) and plain

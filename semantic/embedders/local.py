@@ -32,6 +32,9 @@ class LocalEmbedder(ABC):
     model: ClassVar[str]
     dimensions: ClassVar[int]
     weights: ClassVar[Weights]
+    batch_items_max: ClassVar[int]
+    # How much text is computed in one go. Others wait that long for the thread.
+    piece_chars: ClassVar[int]
     # Part of the identity: count it up when the same weights are used in another way.
     recipe: ClassVar[int] = 1
 
@@ -39,11 +42,9 @@ class LocalEmbedder(ABC):
         self,
         identity: Identity | None = None,
         *,
-        batch_items: int,
         timeout_seconds: float = bounds.EMBEDDER_TIMEOUT_SECONDS,
     ) -> None:
         self._identity = identity or self.default_identity()
-        self._batch_items = batch_items
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
         self._thread: ThreadPoolExecutor | None = None
@@ -70,18 +71,21 @@ class LocalEmbedder(ABC):
     @property
     def batch_items(self) -> int:
         """How many texts one call takes at most."""
-        return self._batch_items
+        return self.batch_items_max
 
     async def embed(
         self, texts: Sequence[str], purpose: Purpose
     ) -> Sequence[Vector | ErrorCode]:
-        """Return for each text, in order, its vector or `text_not_embeddable`.
+        """Return for each text, in order, its vector, or why it alone has none.
+
+        When time runs out, texts that are done keep their vectors.
 
         Raises:
-            ProviderFailed: the weights are not here or not these, or time ran out.
+            ProviderFailed: the weights are not here or not these, or time ran out before the
+                first vector.
         """
-        outcomes: list[Vector | ErrorCode] = [ErrorCode.TEXT_NOT_EMBEDDABLE] * len(texts)
         inputs = self._identity.inputs(texts, purpose)
+        computed: dict[int, Vector | None] = {}
         failure = None
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -89,22 +93,27 @@ class LocalEmbedder(ABC):
                     vectors = await asyncio.get_running_loop().run_in_executor(
                         self._executor(), self._compute, [inputs[place] for place in piece]
                     )
-                    for place, vector in zip(piece, vectors, strict=True):
-                        if vector is not None:
-                            outcomes[place] = vector
+                    computed.update(zip(piece, vectors, strict=True))
         except ProviderFailed as failed:
             failure = failed
         except TimeoutError:
             failure = ProviderFailed(ErrorCode.PROVIDER_TIMEOUT, reason="deadline")
-        if failure is None:
-            return outcomes
-        log.warning(
-            "provider.failed",
-            model=self._identity.model,
-            error_code=failure.code.value,
-            reason=failure.reason,
-        )
-        raise failure from None
+        missing: dict[int, Vector | ErrorCode] = {}
+        if failure is not None:
+            log.warning(
+                "provider.failed",
+                model=self._identity.model,
+                error_code=failure.code.value,
+                status=failure.http_status,
+                reason=failure.reason,
+            )
+            if not computed:
+                raise failure from None
+            missing = dict.fromkeys(inputs.keys() - computed.keys(), failure.code)
+        vectors_of = {place: vector for place, vector in computed.items() if vector is not None}
+        outcomes = {**missing, **vectors_of}
+        nothing = ErrorCode.TEXT_NOT_EMBEDDABLE
+        return [outcomes.get(place, nothing) for place in range(len(texts))]
 
     async def aclose(self) -> None:
         """Let the thread go; the next text starts another."""
@@ -120,9 +129,18 @@ class LocalEmbedder(ABC):
             return self._thread
 
     def _pieces(self, inputs: Mapping[int, str]) -> Iterator[list[int]]:
-        """Yield the places of texts that are computed in one go."""
-        if inputs:
-            yield list(inputs)
+        """Yield the places of texts that are computed in one go: short ones together, long
+        ones alone."""
+        piece: list[int] = []
+        chars = 0
+        for place, text in sorted(inputs.items(), key=lambda each: len(each[1])):
+            if piece and chars + len(text) > self.piece_chars:
+                yield piece
+                piece, chars = [], 0
+            piece.append(place)
+            chars += len(text)
+        if piece:
+            yield piece
 
     @abstractmethod
     def _compute(self, texts: list[str]) -> Sequence[Vector | None]:

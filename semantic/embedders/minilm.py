@@ -7,7 +7,7 @@ mean over all tokens, unit length. The same numbers to six digits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, Final
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semantic import bounds
-from semantic.embedders.embedder import Identity, Vector
+from semantic.embedders.embedder import Vector
 from semantic.embedders.local import LocalEmbedder
 from semantic.embedders.weights import Weights, unit_length
 
@@ -29,8 +29,6 @@ HEADS: Final = 12
 HEAD_DIMENSIONS: Final = 32
 LAYERS: Final = 6
 EPSILON: Final = np.float32(1e-12)
-# A piece must end soon, as others wait for the thread, and its rows must fit into the cache.
-PIECE_CHARS: Final = 2_000
 # Error function, Abramowitz and Stegun 7.1.26: off by 1.5e-7 at most.
 ERF_P: Final = np.float32(0.3275911 / np.sqrt(2.0))
 ERF: Final = tuple(
@@ -103,24 +101,11 @@ class MiniLmEmbedder(LocalEmbedder):
         sha256="99f704468154fc61a4b879c37b806316fc7f644d4b641a39c4fabdd1693f0357",
     )
 
-    def __init__(
-        self, identity: Identity | None = None, *, batch_items: int = bounds.BATCH_ITEMS
-    ) -> None:
-        super().__init__(identity, batch_items=batch_items)
-        self._loaded: _Model | None = None
+    batch_items_max: ClassVar[int] = bounds.COMPUTED_BATCH_ITEMS
+    # Some 500 tokens: their rows fit into the cache.
+    piece_chars: ClassVar[int] = 2_000
 
-    def _pieces(self, inputs: Mapping[int, str]) -> Iterator[list[int]]:
-        """Yield short texts together and long ones alone, alike beside alike."""
-        piece: list[int] = []
-        chars = 0
-        for place, text in sorted(inputs.items(), key=lambda each: len(each[1])):
-            if piece and chars + len(text) > PIECE_CHARS:
-                yield piece
-                piece, chars = [], 0
-            piece.append(place)
-            chars += len(text)
-        if piece:
-            yield piece
+    _loaded: _Model | None = None
 
     def _compute(self, texts: list[str]) -> Sequence[Vector | None]:
         if self._loaded is None:

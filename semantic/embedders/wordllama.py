@@ -13,11 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semantic import bounds
-from semantic.embedders.embedder import Identity, Vector
+from semantic.embedders.embedder import Vector
 from semantic.embedders.local import LocalEmbedder
 from semantic.embedders.weights import Weights, unit_length
 
 TOKENS_MAX: Final = 512
+# The longest token has 16 characters. What cannot reach the first tokens is not looked at: a
+# tokenizer without words takes its time over long texts.
+TEXT_MAX_CHARS: Final = 16 * TOKENS_MAX + 256
 
 
 class WordLlamaEmbedder(LocalEmbedder):
@@ -32,17 +35,17 @@ class WordLlamaEmbedder(LocalEmbedder):
         sha256="4d243a4b2daee65802d68699e288b9347fd45097303dc232205a660a82b5171e",
     )
 
-    def __init__(
-        self, identity: Identity | None = None, *, batch_items: int = bounds.STATIC_BATCH_ITEMS
-    ) -> None:
-        super().__init__(identity, batch_items=batch_items)
-        self._loaded: tuple[NDArray[np.float32], Any] | None = None
+    batch_items_max: ClassVar[int] = bounds.STATIC_BATCH_ITEMS
+    piece_chars: ClassVar[int] = 64_000
+
+    _loaded: tuple[NDArray[np.float32], Any] | None = None
 
     def _compute(self, texts: list[str]) -> Sequence[Vector | None]:
         if self._loaded is None:
             self._loaded = self._load()
         table, tokenizer = self._loaded
-        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        beginnings = [text[:TEXT_MAX_CHARS] for text in texts]
+        encodings = tokenizer.encode_batch_fast(beginnings, add_special_tokens=False)
         sums = np.zeros((len(texts), self.dimensions), np.float32)
         # Row by row measured faster than one gather for all: what is summed stays in the cache.
         for row, encoding in zip(sums, encodings, strict=True):

@@ -201,7 +201,7 @@ def test_many_threads_and_loops_use_one_embedder(service: Simulator) -> None:
         for at, each in enumerate(asked):
             for letter, vector in zip("ab", each.outcomes, strict=True):
                 expected = wire.unit_vector_of(f"{number} {at} {letter}")
-                if not np.allclose(vector, expected, atol=1e-6):  # type: ignore[arg-type]
+                if not np.allclose(vector, expected, atol=1e-6):
                     wrong.append((number, at, letter))
 
     def work(number: int) -> None:
