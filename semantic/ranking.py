@@ -127,12 +127,18 @@ _BY_WORDS: Final = """
                 AND querytree({words}) NOT IN ('', 'T')
                 AND w.person_id = %(person)s AND w.message_id < %(before)s {here}
             ORDER BY rank DESC, w.message_id DESC LIMIT %(looked_at)s) AS b
-        {phrase}
+        {narrowed}
         ORDER BY b.rank DESC, b.message_id DESC LIMIT %(candidates)s)"""
 _WORDS: Final = """regexp_replace(websearch_to_tsquery('simple', %(query)s)::text,
                 '<(-|\\d+)>', '&', 'g')::tsquery"""
 _PHRASE: Final = """JOIN turns_message t ON t.id = b.message_id
             AND to_tsvector('simple', t.text) @@ websearch_to_tsquery('simple', %(query)s)"""
+# What ended after the message `before` was asked had not been said by then, whatever its id. It
+# must not take up a place either: the scores would tell of it.
+_BY_THEN: Final = """JOIN turns_message s ON s.id = {list}.message_id
+            AND s.finished_at <= coalesce((SELECT a.created_at FROM turns_message a
+                JOIN turns_conversation o ON o.id = a.conversation_id
+                WHERE a.id = %(before)s AND o.owner_id = %(person)s), 'infinity')"""
 # The manifest's number is part of the text, as it is of the index that HNSW goes by.
 _NEAREST: Final = """
     nearest AS MATERIALIZED (SELECT e.message_id, e.digest, {distance} AS distance
@@ -140,9 +146,9 @@ _NEAREST: Final = """
         WHERE e.manifest_id = {manifest} AND e.person_id = %(person)s
             AND e.message_id < %(before)s {here}
         ORDER BY {distance}{ties} LIMIT %(candidates)s),
-    near AS (SELECT message_id, digest, 1 - distance AS similarity,
-            row_number() OVER (ORDER BY distance, message_id DESC) AS place
-        FROM nearest WHERE distance <= 1 - {similarity_min})"""
+    near AS (SELECT n.message_id, n.digest, 1 - n.distance AS similarity,
+            row_number() OVER (ORDER BY n.distance, n.message_id DESC) AS place
+        FROM nearest n {narrowed} WHERE n.distance <= 1 - {similarity_min})"""
 _FAR: Final = """
     nearest AS (SELECT),
     near AS (SELECT NULL::bigint AS message_id, NULL::text AS digest,
@@ -150,9 +156,9 @@ _FAR: Final = """
 _ANSWERS: Final = (
     "EXISTS (SELECT FROM semantic_manifest WHERE id = {manifest} AND state = 'active')"
 )
+_SCHEME: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 # Who quotes a phrase or excludes a word gets nothing else: vectors then only help to order.
 _OPERATORS: Final = re.compile(r'"|(?<!\S)-\w')
-# What ended after the message `before` was asked had not been said by then, whatever its id.
 _RANK: Final = """
     WITH {lists}
     SELECT a.answers, a.compared, h.* FROM (SELECT {answers} AS answers,
@@ -166,10 +172,7 @@ _RANK: Final = """
             JOIN turns_message m ON m.id = coalesce(w.message_id, n.message_id)
                 AND (n.digest IS NULL OR n.digest = m.digest)
             JOIN turns_conversation c ON c.id = m.conversation_id AND c.owner_id = %(person)s
-        WHERE m.state <> 'streaming' AND m.finished_at <= coalesce((
-                SELECT b.created_at FROM turns_message b
-                    JOIN turns_conversation o ON o.id = b.conversation_id
-                WHERE b.id = %(before)s AND o.owner_id = %(person)s), 'infinity')
+        WHERE m.state <> 'streaming'
         ORDER BY score DESC, m.id DESC LIMIT %(limit)s
     ) AS h ON true
     ORDER BY h.score DESC, h.id DESC
@@ -209,17 +212,18 @@ def _asked(
     by_words = _BY_WORDS.format(
         words=_WORDS,
         here="AND w.conversation_id = %(conversation)s" if here else "",
-        phrase=_PHRASE if is_phrase else "",
+        narrowed=f"{_PHRASE if is_phrase else ''} {_by_then(scope, 'b')}",
     )
     statement = _RANK.format(
         join="LEFT" if _OPERATORS.search(query) else "FULL",
-        lists=f"{by_words}, {_by_vectors(manifest, here=here, by_index=by_index)}",
+        lists=f"{by_words}, {_by_vectors(manifest, scope, by_index=by_index)}",
         answers="true" if manifest is None else _ANSWERS.format(manifest=manifest.pk),
         offset=bounds.RECIPROCAL_RANK_OFFSET,
     )
     return statement, {
         **scope.values,
-        "query": query,
+        # the parser of queries takes no address with its scheme for one
+        "query": _SCHEME.sub("", query),
         "vector": vector,
         "limit": limit,
         "candidates": bounds.CANDIDATES,
@@ -227,7 +231,7 @@ def _asked(
     }
 
 
-def _by_vectors(manifest: Manifest | None, *, here: bool, by_index: bool) -> str:
+def _by_vectors(manifest: Manifest | None, scope: Scope, *, by_index: bool) -> str:
     if manifest is None:
         return _FAR
     plain = "e.vector <=> %(vector)s::vector"
@@ -238,9 +242,14 @@ def _by_vectors(manifest: Manifest | None, *, here: bool, by_index: bool) -> str
         # one more key would keep HNSW from being asked
         ties="" if by_index else ", e.message_id DESC",
         manifest=manifest.pk,
-        here=_HERE if here else "",
+        here="" if scope.conversation_id is None else _HERE,
+        narrowed=_by_then(scope, "n"),
         similarity_min=bounds.SIMILARITY_MIN,
     )
+
+
+def _by_then(scope: Scope, candidates: str) -> str:
+    return "" if scope.before_message_id is None else _BY_THEN.format(list=candidates)
 
 
 def _look_around() -> None:
