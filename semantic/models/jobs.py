@@ -117,9 +117,8 @@ class SemanticJob(models.Model):
                 spoken=["failed"],
             ),
             models.CheckConstraint(
-                condition=Q(state="queued", lease_expires_at__isnull=True)
-                | Q(state="running", lease_expires_at__isnull=False)
-                | Q(state__in=["completed", "failed", "invalidated"]),
+                condition=(~Q(state="queued") | Q(lease_expires_at__isnull=True))
+                & (~Q(state="running") | Q(lease_expires_at__isnull=False)),
                 name="semantic_semanticjob_runs_on_a_lease",
             ),
             models.CheckConstraint(
