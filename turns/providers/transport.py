@@ -111,7 +111,8 @@ class ServiceClient:
             return await self._client.send(request, stream=True)
         except NETWORK_ERRORS as error:
             failure = _before_the_answer(error)
-        except (httpx.InvalidURL, httpx.CookieConflict):
+        except (httpx.InvalidURL, httpx.CookieConflict, ValueError):
+            # the last is aiohttp's for an address that has a password, beside our key
             failure = ProviderFailed(ErrorCode.PROVIDER_UNREACHABLE, reason="address")
         raise failure
 
