@@ -14,6 +14,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -136,7 +137,7 @@ class SemanticHost:
         if self._ended.is_set():  # before there was a loop to tell
             return
         deriving = asyncio.create_task(self._derive(self._worker))
-        beginning = asyncio.create_task(self._begin())
+        beginning = asyncio.create_task(self._begin(self._worker))
         others = [
             asyncio.create_task(self._keep_up()),
             asyncio.create_task(self._keep_indexes()),
@@ -185,7 +186,7 @@ class SemanticHost:
             woken.cancel()
         self._woken.clear()
 
-    async def _begin(self) -> None:
+    async def _begin(self, worker: SemanticWorker) -> None:
         """Begin the manifest of the configured embedder, unless it is there.
 
         Once in a process: during a deploy the old and the new version must not take turns.
@@ -205,6 +206,7 @@ class SemanticHost:
             )
             self._woken.set()
             self._settle.set()
+            await worker.warm_up(manifest)
             return
 
     async def _keep_up(self) -> None:
@@ -246,7 +248,7 @@ class SemanticHost:
         if await in_thread(upkeep.is_waited_for, manifest):
             return False
         if await in_thread(upkeep.needs_index, manifest):
-            await in_own_thread(lambda: indexes.build_index(manifest))
+            await in_own_thread(partial(indexes.build_index, manifest))
         return await in_thread(upkeep.activate, manifest)
 
     async def _keep_indexes(self) -> None:
@@ -255,9 +257,9 @@ class SemanticHost:
             await asyncio.sleep(INDEX_LOOK_SECONDS)
             try:
                 for manifest in await in_thread(upkeep.to_index):
-                    await in_own_thread(lambda each=manifest: indexes.build_index(each))
+                    await in_own_thread(partial(indexes.build_index, manifest))
                 for manifest in await in_thread(indexes.left_over):
-                    await in_own_thread(lambda each=manifest: indexes.drop_index(each))
+                    await in_own_thread(partial(indexes.drop_index, manifest))
             except Exception as error:
                 log.warning("semantic.index_failed", exc_info=error)
 

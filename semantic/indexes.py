@@ -56,7 +56,7 @@ def is_built(manifest: Manifest) -> bool:
     """Return whether the manifest's index is whole."""
     with connection.cursor() as cursor:
         cursor.execute(_IS_VALID, [index_name(manifest.pk)])
-        return cursor.fetchone() == (True,)
+        return bool(cursor.fetchone() == (True,))
 
 
 def build_index(manifest: Manifest) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from recovery.errors import ErrorCode
@@ -101,7 +102,7 @@ async def _fill(manifest: Manifest, worker: SemanticWorker) -> tuple[bool, Error
 async def _let_answer(manifest: Manifest) -> bool | None:
     """Return whether the manifest, which has no open jobs, answers; None when it has again."""
     if await in_thread(upkeep.needs_index, manifest):
-        await in_own_thread(lambda: indexes.build_index(manifest))
+        await in_own_thread(partial(indexes.build_index, manifest))
     if await in_thread(upkeep.activate, manifest):
         while await in_thread(upkeep.reconcile):
             pass  # the vectors that answered before are removed

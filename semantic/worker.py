@@ -10,6 +10,7 @@ lease is over they are claimed again (contract, "Semantic derivatives").
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from recovery.errors import ErrorCode, ProviderFailed
 from recovery.executor import in_thread
 from recovery.probes import areach, reach
 from semantic import bounds, transitions
-from semantic.embedders import factory
+from semantic.embedders import factory, local
 from semantic.embedders.embedder import Embedder, Purpose, Vector
 from semantic.models import Manifest
 from semantic.transitions import Claim, Derived, Persisted
@@ -118,6 +119,16 @@ class SemanticWorker:
     def stop_claiming(self) -> None:
         """Claim nothing more: a pass under way ends with what it holds. Only sets a flag."""
         self._stopped = True
+
+    async def warm_up(self, manifest: Manifest) -> None:
+        """Read the weights of the manifest's embedder, if they are on this machine, so that the
+        first message need not wait for them. What goes wrong shows in the first pass."""
+        if manifest.provider != local.PROVIDER:
+            return
+        embedder = await in_thread(self._embedder_for, manifest)
+        if embedder is not None:
+            with contextlib.suppress(ProviderFailed):
+                await embedder.embed(["ready"], Purpose.PASSAGE)
 
     async def drain(self) -> Drained:
         """Make one pass, until nothing can be claimed; return what became of it.

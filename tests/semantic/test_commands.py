@@ -20,9 +20,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from recovery.errors import ErrorCode, ProviderFailed
-from semantic import rebuilding, transitions
+from semantic import transitions
 from semantic.embedders import factory
 from semantic.models import Embedding, Manifest, SemanticJob
+from semantic.worker import SemanticWorker
 from tests.support.embedding import ScriptedEmbedder, active, expire_leases, has, said
 from tests.support.processes import ROOT
 from tests.support.waiting import wait_until
@@ -58,7 +59,7 @@ def embedder(monkeypatch: pytest.MonkeyPatch) -> ScriptedEmbedder:
     monkeypatch.setattr(factory, "from_settings", lambda: scripted)
     monkeypatch.setattr(
         "semantic.management.commands.semantic_rebuild.SemanticWorker",
-        lambda: rebuilding.SemanticWorker(has(scripted)),
+        lambda: SemanticWorker(has(scripted)),
     )
     return scripted
 
