@@ -26,6 +26,7 @@ from ninja.utils import check_csrf
 
 from recovery.errors import BoundExceeded, ErrorCode, Refused
 from recovery.executor import in_thread
+from semantic.api import router as semantic_router
 from turns import credentials
 from turns.api import router as turns_router
 from work.api import router as work_router
@@ -116,6 +117,7 @@ api = NinjaAPI(
 )
 api.add_router("", turns_router)
 api.add_router("", work_router)
+api.add_router("", semantic_router)
 
 
 def problem(

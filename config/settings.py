@@ -59,6 +59,24 @@ HOLDFAST_LIVENESS = env.str("HOLDFAST_LIVENESS", default="lock")
 HOLDFAST_CODING_SANDBOX = env.str("HOLDFAST_CODING_SANDBOX", default="required")
 HOLDFAST_CODING_READABLE = env.list("HOLDFAST_CODING_READABLE", default=[])
 
+EMBEDDINGS_APIS = ("local", "openai")
+EMBEDDINGS_API = env.str("EMBEDDINGS_API", default="local")
+EMBEDDINGS_BASE_URL = env.str("EMBEDDINGS_BASE_URL", default="")
+EMBEDDINGS_API_KEY = env.str("EMBEDDINGS_API_KEY", default="")
+EMBEDDINGS_MODEL = env.str(
+    "EMBEDDINGS_MODEL", default="wordllama" if EMBEDDINGS_API == "local" else ""
+)
+# 0: as long as the model makes them.
+EMBEDDINGS_DIMENSIONS = env.int("EMBEDDINGS_DIMENSIONS", default=0)
+EMBEDDINGS_BATCH_ITEMS = env.int("EMBEDDINGS_BATCH_ITEMS", default=32)
+EMBEDDINGS_TEXT_BYTES = env.int("EMBEDDINGS_TEXT_BYTES", default=24 * 1024)
+EMBEDDINGS_QUERY_PREFIX = env.str("EMBEDDINGS_QUERY_PREFIX", default="")
+EMBEDDINGS_PASSAGE_PREFIX = env.str("EMBEDDINGS_PASSAGE_PREFIX", default="")
+# Both are read when numpy and tokenizers are loaded, after this. One thread each: embedding in
+# the background leaves the other cores to the answers.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
 # --- Secrets: yours, or generated once for the embedded installation --------------------------
 
 HOME = Home(HOLDFAST_HOME)
@@ -148,6 +166,7 @@ INSTALLED_APPS = [
     "recovery",
     "turns",
     "work",
+    "semantic",
     "pgtrigger",
     "channels",
     "django.contrib.admin",
@@ -258,7 +277,18 @@ CELERY_BEAT_SCHEDULE = {
         "task": "recovery.tasks.sweep",
         "schedule": HOLDFAST_SWEEP_SECONDS,
         "options": {"expires": 4, "ignore_result": True},
-    }
+    },
+    # Workers look for themselves each second, and reconcile: one trigger more, as above.
+    "derive": {
+        "task": "semantic.tasks.drain",
+        "schedule": 10.0,
+        "options": {"expires": 8, "ignore_result": True},
+    },
+    "reconcile-derivatives": {
+        "task": "semantic.tasks.reconcile",
+        "schedule": 60.0,
+        "options": {"expires": 50, "ignore_result": True},
+    },
 }
 if BROKER_URL:
     CELERY_BROKER_URL = BROKER_URL

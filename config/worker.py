@@ -1,10 +1,10 @@
 """A Celery worker as a runtime: it registers, serves turns and jobs on loops of their own,
-sweeps, and drains.
+derives what search compares, sweeps, and drains.
 
 worker_init             runtime registered, loops up, sweep running; then hints are taken
 worker_shutting_down    (in the signal handler) nothing more is claimed; the 20 s begin
 worker_shutdown         turns finish or are interrupted, jobs come to a checkpoint and are given
-                        back, the sweep ends, the runtime last
+                        back, vectors under way are stored, the sweep ends, the runtime last
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from recovery.bounds import DRAIN_SECONDS
 from recovery.runtimes import RuntimeKeeper
 from recovery.serving import ServingLoop
 from recovery.sweep import SweepThread
+from semantic import host as semantic_host
+from semantic.host import SemanticHost
 from turns import dispatch as turn_dispatch
 from turns import events
 from turns import host as turn_host
@@ -49,6 +51,7 @@ class Worker:
     keeper: RuntimeKeeper
     turns: TurnHost
     jobs: JobHost
+    semantic: SemanticHost
     sweeper: SweepThread
     drain_until: float | None = None
 
@@ -59,6 +62,9 @@ class Worker:
         self.jobs.start()
         turn_host.serve_with(self.turns)
         job_host.serve_with(self.jobs)
+        self.semantic.start()
+        semantic_host.serve_with(self.semantic)
+        events.listen(semantic_host.wake)
         self.sweeper.start()
 
     def begin_to_stop(self) -> None:
@@ -67,6 +73,7 @@ class Worker:
             self.drain_until = time.monotonic() + DRAIN_SECONDS
         self.turns.stop_claiming()
         self.jobs.stop_claiming()
+        self.semantic.stop_claiming()
 
     def stop(self) -> None:
         """Return when every turn has ended or job is given back, and last of all the runtime
@@ -74,7 +81,7 @@ class Worker:
         self.begin_to_stop()
         draining = [
             threading.Thread(target=self._drain, args=[host], name="drain")
-            for host in (self.turns, self.jobs)
+            for host in (self.turns, self.jobs, self.semantic)
         ]
         for thread in draining:
             thread.start()
@@ -82,13 +89,15 @@ class Worker:
             thread.join()
         turn_host.serve_with(None)
         job_host.serve_with(None)
+        events.stop_listening(semantic_host.wake)
+        semantic_host.serve_with(None)
         self.sweeper.stop()
         turn_dispatch.flush(1.0)
         job_dispatch.flush(1.0)
         events.flush()
         self.keeper.stop()
 
-    def _drain(self, host: ServingLoop[Any]) -> None:
+    def _drain(self, host: ServingLoop[Any] | SemanticHost) -> None:
         try:
             host.drain(self.drain_until or time.monotonic())
         except Exception as error:
@@ -124,6 +133,7 @@ def _start(sender: Any, **_: object) -> None:
         turns.cancel_all(runtime_id)
         jobs.cancel_all(runtime_id)
 
+    # The loop of derivatives is none of these: while it hangs, turns and jobs go on.
     keeper = RuntimeKeeper("worker", on_fenced=fenced, loops=(TurnHost.word, JobHost.word))
     turns = TurnHost(
         owner=lambda: keeper.id,
@@ -139,7 +149,7 @@ def _start(sender: Any, **_: object) -> None:
         provider=factory.from_settings,
         on_broken=_leave,
     )
-    _worker = Worker(keeper, turns, jobs, SweepThread())
+    _worker = Worker(keeper, turns, jobs, SemanticHost(), SweepThread())
     try:
         _worker.start()
     except Exception as error:

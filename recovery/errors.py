@@ -160,6 +160,21 @@ class ErrorCode(models.TextChoices):
         "This address is not on your list of allowed addresses.",
     )
 
+    # search
+    SEMANTIC_PROVIDER_OFFLINE = (
+        "semantic_provider_offline",
+        "The embedding service could not be reached.",
+    )
+    SEMANTIC_DRAIN_FAILED = "semantic_drain_failed", "Messages could not be indexed just now."
+    SEMANTIC_ATTEMPTS_EXHAUSTED = (
+        "semantic_attempts_exhausted",
+        "The message could not be indexed: each attempt broke off.",
+    )
+    TEXT_NOT_EMBEDDABLE = "text_not_embeddable", "The text has nothing to compare it by."
+    EMPTY_QUERY = "empty_query", "Say what to look for."
+    SEARCH_QUERY_TOO_LONG = "search_query_too_long", "Look for fewer words."
+    SCOPE_REFUSED = "scope_refused", "This view belongs to another conversation."
+
 
 class StaleFence(Exception):
     """A newer generation, or the end, has overtaken the writer. Nothing was written."""

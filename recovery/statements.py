@@ -29,11 +29,14 @@ MOVED_SQL: Final = "recovery_moved({moved})"
 NOTHING_MOVED: Final = "HF001"
 
 
-def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+def run(
+    statement: str, parameters: Mapping[str, Any], *, prepared: bool = True
+) -> list[tuple[Any, ...]]:
     """Return the rows of `statement`, with its parameters bound by the server; none where it
     was taken back.
 
-    It is prepared where the session is ours alone; a pooler gives each transaction to any.
+    It is prepared where the session is ours alone; a pooler gives each transaction to any. One
+    that writes a batch is better planned each time, for the sizes that it and its tables have.
     Errors are Django's, as from its own cursors.
     """
     database = connections[DEFAULT_DB_ALIAS]
@@ -51,7 +54,9 @@ def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     with database.wrap_database_errors:
         try:
             with within:
-                return cursor.execute(statement, parameters).fetchall()
+                return cursor.execute(
+                    statement, parameters, prepare=None if prepared else False
+                ).fetchall()
         except psycopg.DatabaseError as error:
             if error.sqlstate != NOTHING_MOVED:
                 raise

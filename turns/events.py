@@ -12,7 +12,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -37,10 +37,29 @@ COMPLAINT_SECONDS: Final = 10.0
 EXIT_FLUSH_SECONDS: Final = 1.0
 RESTART_SECONDS: Final = 1.0
 
+_listeners: Final[list[Callable[[], None]]] = []
+
 
 def announce(conversation_id: int) -> None:
     """Tell every web process that there is something new to read. Never raises or blocks."""
     _sender.add((conversation_id,))
+    for heard in tuple(_listeners):
+        heard()
+
+
+def listen(heard: Callable[[], None]) -> None:
+    """Call `heard` after each commit of this process that is announced.
+
+    It must not block or raise. What other processes commit is not heard.
+    """
+    if heard not in _listeners:
+        _listeners.append(heard)
+
+
+def stop_listening(heard: Callable[[], None]) -> None:
+    """Call it no more."""
+    if heard in _listeners:
+        _listeners.remove(heard)
 
 
 def announce_many(conversation_ids: Iterable[int]) -> None:

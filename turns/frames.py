@@ -70,7 +70,7 @@ def snapshot_content(snapshot: Snapshot) -> tuple[Cursor, Object]:
         "turn": None if turn is None else _turn(turn, with_text=not is_long),
     }
     room = PANELS_MAX_BYTES
-    for panel in panels:
+    for panel in panels.live():
         shown = _fitting(panel, snapshot.panels.get(panel.key, []), room)
         content[panel.key] = panel.snapshot(shown)
         room -= sum(_size(_json(one)) + 1 for one in shown)
@@ -114,7 +114,7 @@ def change_frames(change: Change, cursor: Cursor) -> tuple[list[str], Cursor] | 
         more, at = _turn_frames(change, turn, at)
         frames += more
     frames += [("message", at, _message(message)) for message in change.messages]
-    for panel in panels:
+    for panel in panels.live():
         objects = change.panels.get(panel.key, [])
         if panel.most is not None and len(objects) > panel.most:
             return None

@@ -20,7 +20,7 @@ def as_it_is(one: Object) -> Sequence[Object]:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One app's part of the live view and of the page.
+    """One app's part of the live view and of the page. Without `objects_sql`, of the page only.
 
     In the live view, `key` is where its objects stand in a snapshot, and `frame` the type of
     the frame that carries one of them. Its SQL is about the conversation `c`, for a view that
@@ -45,8 +45,8 @@ class Panel:
     """
 
     key: str
-    frame: str
-    objects_sql: LiteralString
+    frame: str = ""
+    objects_sql: LiteralString = ""
     single: bool = False
     most: int | None = None
     messages_sql: LiteralString = ""
@@ -86,6 +86,10 @@ class Panels:
 
     def __iter__(self) -> Iterator[Panel]:
         return iter(self._panels.values())
+
+    def live(self) -> Iterator[Panel]:
+        """Those that have a part in the live view."""
+        return (panel for panel in self if panel.objects_sql)
 
 
 panels: Final = Panels()

@@ -241,7 +241,9 @@ def changes_statement() -> LiteralString:
 
 
 def _with_panels(statement: LiteralString) -> LiteralString:
-    objects = ", ".join(f"'{p.key}', coalesce(({p.objects_sql}), '[]'::json)" for p in panels)
+    objects = ", ".join(
+        f"'{p.key}', coalesce(({p.objects_sql}), '[]'::json)" for p in panels.live()
+    )
     added = " UNION ALL ".join(f"({p.messages_sql})" for p in panels if p.messages_sql)
     about = "".join(f"({p.about_sql}), " for p in panels if p.about_sql)
     active = "".join(f" OR {p.active_sql}" for p in panels if p.active_sql)

@@ -1,8 +1,9 @@
 """Measures Holdfast on this machine:  python -m tests.benchmarks [NAME …] [--write] [--quick]
 
-Names: sweep, job-sweep, deaths, adoptions, textlog, streams, subscribers, jobs; all of them
-when none is given. `--write` puts the numbers into docs/performance.md; `--quick` runs fewer
-and shorter rounds, to see that a benchmark works. `jobs` installs the queues it compares with.
+Names: sweep, job-sweep, deaths, adoptions, textlog, streams, subscribers, derivation, search,
+jobs; all of them when none is given. `--write` puts the numbers into docs/performance.md;
+`--quick` runs fewer and shorter rounds, to see that a benchmark works. `jobs` installs the
+queues it compares with.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import time
 from tests.benchmarks import cluster, report
 
 NAMES = (
-    "sweep", "job-sweep", "textlog", "streams", "subscribers", "deaths", "adoptions", "jobs",
+    "sweep", "job-sweep", "textlog", "streams", "subscribers", "derivation", "search", "deaths",
+    "adoptions", "jobs",
 )  # fmt: skip
 
 

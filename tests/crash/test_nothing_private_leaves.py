@@ -11,9 +11,7 @@ from io import StringIO
 from typing import Final
 
 import pytest
-from django.apps import apps
 from django.core.management import call_command
-from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
@@ -28,6 +26,7 @@ from tests.simulators.responses_wire import (
     tool_calls,
 )
 from tests.support.turns import ask, wait_until_ended
+from tests.support.unsaid import require_unsaid, rows_beside_what_was_said
 from tests.support.worker import Worker, WorkerStarter
 from turns.models import ToolStep, Turn
 
@@ -38,7 +37,6 @@ PROMPT: Final = "Please keep my divorce from Amalberga entirely between the two 
 SAID: Final = (
     f"Incorrect API key {KEY} at https://canary.example/v1?key={KEY} for the prompt: {PROMPT}"
 )
-FRAGMENT_CHARS: Final = 12
 
 FAILURES: Final[dict[str, tuple[Reply, str]]] = {
     "rejected": (json_reply({"error": {"message": SAID}}, status=400), "provider_rejected"),
@@ -55,30 +53,6 @@ FAILURES: Final[dict[str, tuple[Reply, str]]] = {
     "not json": (frames_reply(f"data: {SAID}\n\n".encode()), "provider_protocol"),
     "cut": (Reply([send(*Stream().opening()), close()]), "truncated_stream"),
 }
-
-
-def fragments(text: str) -> set[str]:
-    """Return every piece of `text` long enough to give it away."""
-    return {text[at : at + FRAGMENT_CHARS] for at in range(len(text) - FRAGMENT_CHARS + 1)}
-
-
-def require_unsaid(place: str, words: str, *secrets: str) -> None:
-    """Fail naming the place, and not the secret, when `words` hold a piece of one."""
-    for secret in secrets:
-        found = [piece for piece in fragments(secret) if piece in words]
-        assert not found, f"{len(found)} pieces of a secret in {place}"
-
-
-def rows_beside_what_was_said() -> str:
-    """Return every column of every row, but for the words of the person themselves."""
-    told: list[str] = []
-    with connection.cursor() as cursor:
-        for model in apps.get_models():
-            table = model._meta.db_table
-            without = " - 'text'" if table == "turns_message" else ""
-            cursor.execute(f'SELECT (to_jsonb(t){without})::text FROM "{table}" t')
-            told += [row for (row,) in cursor.fetchall()]
-    return "\n".join(told)
 
 
 def admin_pages(turn: Turn) -> str:

@@ -12,6 +12,17 @@ from tests.factories.recovery import (
     RuntimeFactory,
     UserFactory,
 )
+from tests.factories.semantic import (
+    EmbeddingFactory,
+    ManifestFactory,
+    MessageWordsFactory,
+    SemanticJobFactory,
+    SemanticReceiptFactory,
+    claim_of,
+    expired,
+    let_retries_come_due,
+    unit_vector,
+)
 from tests.factories.turns import (
     ApiTokenFactory,
     ConversationFactory,
@@ -40,13 +51,18 @@ __all__ = [
     "ApiTokenFactory",
     "ComputerFactory",
     "ConversationFactory",
+    "EmbeddingFactory",
     "JobReportFactory",
     "JobReportMessageFactory",
+    "ManifestFactory",
     "MessageFactory",
+    "MessageWordsFactory",
     "NoteFactory",
     "ProviderStepFactory",
     "ReceiptFactory",
     "RuntimeFactory",
+    "SemanticJobFactory",
+    "SemanticReceiptFactory",
     "TextChunkFactory",
     "ToolStepFactory",
     "TurnFactory",
@@ -55,8 +71,12 @@ __all__ = [
     "WorkJobFactory",
     "WorkProviderStepFactory",
     "WorkStepFactory",
+    "claim_of",
+    "expired",
     "fence_of",
+    "let_retries_come_due",
     "request_facts",
+    "unit_vector",
 ]
 
 

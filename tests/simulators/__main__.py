@@ -1,6 +1,6 @@
 """A scripted service as a process: prints its address and ends with its standard input.
 
-python -m tests.simulators responses|chat|sink
+python -m tests.simulators responses|chat|embeddings|sink
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import asyncio
 import sys
 from typing import Final
 
-from tests.simulators import chat_wire, responses_wire
+from tests.simulators import chat_wire, embeddings_wire, responses_wire
 from tests.simulators.client import SINK
-from tests.simulators.replies import Reply
-from tests.simulators.server import Service
+from tests.simulators.server import Default, Service
 
 # what is answered when the script is used up
-DEFAULTS: Final[dict[str, Reply]] = {
+DEFAULTS: Final[dict[str, Default]] = {
     "responses": responses_wire.answer("Hello", " there", "."),
     "chat": chat_wire.answer("Hello", " there", "."),
+    "embeddings": embeddings_wire.computed,
     "sink": SINK,
 }
 

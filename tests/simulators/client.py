@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tests.simulators.replies import Reply, json_reply
-from tests.simulators.server import CONTROL, Service
+from tests.simulators.server import CONTROL, Default, Service
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WAIT_SECONDS: Final = 30.0
@@ -124,7 +124,7 @@ SINK: Final = json_reply({"ok": True}, repeat=True)
 
 @contextmanager
 def in_thread(
-    default: Reply = SINK, *, tls: ssl.SSLContext | None = None
+    default: Default = SINK, *, tls: ssl.SSLContext | None = None
 ) -> Iterator[Simulator]:
     """Run a service in a thread of this process.
 

@@ -8,6 +8,7 @@ import json
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,6 +18,8 @@ from tests.simulators.replies import Reply, Step
 
 CONTROL: Final = "/_control/"
 CLOSING: Final = frozenset({"close", "reset"})
+# The answer beyond the script: always the same, or made from the body of the request.
+Default = Reply | Callable[[bytes], Reply]
 
 
 class Gone(Exception):
@@ -81,7 +84,7 @@ class Connection:
 class Service:
     """Scripted replies, recorded requests and gates behind one port."""
 
-    default: Reply
+    default: Default
     script: list[Reply] = field(default_factory=list)
     requests: list[Recorded] = field(default_factory=list)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -148,7 +151,7 @@ class Service:
         for index, reply in enumerate(self.script):
             if reply.match.encode() in request.body:
                 return reply if reply.repeat else self.script.pop(index)
-        return self.default
+        return self.default if isinstance(self.default, Reply) else self.default(request.body)
 
     async def _play(
         self, step: Step, reply: Reply, request: Recorded, connection: Connection

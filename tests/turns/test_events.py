@@ -181,3 +181,26 @@ def test_a_process_that_ends_at_once_still_sends_its_hints_and_ends_quietly(
         assert (ended.returncode, ended.stderr) == (0, "")
         heard = next(listener.notifies(timeout=SECONDS, stop_after=1))
         assert '"c":[12]' in heard.payload
+
+
+def test_a_listener_hears_what_is_committed_here_and_nothing_that_is_rolled_back() -> None:
+    heard: list[int] = []
+
+    def listener() -> None:
+        heard.append(1)
+
+    events.listen(listener)
+    events.listen(listener)  # once is enough
+    try:
+        with transaction.atomic():
+            events.announce_on_commit(1)
+            assert heard == []
+        assert heard == [1]
+        with transaction.atomic():
+            events.announce_on_commit(2)
+            transaction.set_rollback(True)
+        assert heard == [1]
+    finally:
+        events.stop_listening(listener)
+    events.announce(3)
+    assert heard == [1]

@@ -100,10 +100,11 @@ class Message(models.Model):
                 & (~Q(role="assistant") | at_most("text", bounds.ASSISTANT_TEXT_MAX_BYTES)),
                 name="turns_message_text_bounded",
             ),
-        ]
-        indexes = [
-            # a conversation's messages, newest first; the history sent to a provider
-            models.Index(fields=["conversation", "-id"], name="turns_message_in_order"),
+            # A conversation's messages, newest first; the history sent to a provider. Also what
+            # rows of other apps that name a message and its conversation refer to together.
+            models.UniqueConstraint(
+                fields=["conversation", "id"], name="turns_message_in_conversation"
+            ),
         ]
         triggers = [
             refuse_update(

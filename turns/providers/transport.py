@@ -14,7 +14,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from http.cookiejar import DefaultCookiePolicy
-from typing import Final, Required, TypedDict
+from typing import ClassVar, Final, Required, TypedDict
 
 import aiohttp
 import httpx
@@ -26,6 +26,7 @@ from turns import bounds
 from turns.providers import faults
 
 EVENT_STREAM: Final = "text/event-stream"
+JSON: Final = "application/json"
 # An error's body only sharpens a code: neither its size nor its pace may hold a turn up.
 ERROR_BODY_MAX_BYTES: Final = 64 * bounds.KIB
 ERROR_BODY_SECONDS: Final = 5.0
@@ -38,7 +39,7 @@ NETWORK_ERRORS: Final = (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError
 
 
 class Connection(TypedDict, total=False):
-    """How a service is reached; what is left out takes the default of `EventStreamClient`."""
+    """How a service is reached; what is left out takes the default of `ServiceClient`."""
 
     base_url: Required[str]
     api_key: str
@@ -48,8 +49,10 @@ class Connection(TypedDict, total=False):
     verify: ssl.SSLContext | bool
 
 
-class EventStreamClient:
-    """Connections to one service, for requests that are answered with an event stream."""
+class ServiceClient:
+    """Connections to one service. They belong to the event loop that first uses them."""
+
+    accept: ClassVar[str]
 
     def __init__(
         self,
@@ -63,8 +66,8 @@ class EventStreamClient:
     ) -> None:
         self._base_url = base_url.rstrip("/")
         headers = {
-            "Content-Type": "application/json",
-            "Accept": EVENT_STREAM,
+            "Content-Type": JSON,
+            "Accept": self.accept,
             # compression delays frames and hides their size
             "Accept-Encoding": "identity",
             "User-Agent": "holdfast",
@@ -98,6 +101,27 @@ class EventStreamClient:
         )
         self._client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
 
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._client.aclose()
+
+    async def _send(self, path: str, body: bytes) -> httpx.Response:
+        try:
+            request = self._client.build_request("POST", self._base_url + path, content=body)
+            return await self._client.send(request, stream=True)
+        except NETWORK_ERRORS as error:
+            failure = _before_the_answer(error)
+        except (httpx.InvalidURL, httpx.CookieConflict, ValueError):
+            # the last is aiohttp's for an address that has a password, beside our key
+            failure = ProviderFailed(ErrorCode.PROVIDER_UNREACHABLE, reason="address")
+        raise failure
+
+
+class EventStreamClient(ServiceClient):
+    """For requests that are answered with an event stream."""
+
+    accept = EVENT_STREAM
+
     @asynccontextmanager
     async def post(self, path: str, body: bytes) -> AsyncIterator[AsyncGenerator[bytes, None]]:
         """Send `body` once and give the chunks of the answer. Leaving closes the connection.
@@ -115,19 +139,32 @@ class EventStreamClient:
             with suppress(*NETWORK_ERRORS):
                 await response.aclose()
 
-    async def aclose(self) -> None:
-        """Close every connection."""
-        await self._client.aclose()
 
-    async def _send(self, path: str, body: bytes) -> httpx.Response:
+class JsonClient(ServiceClient):
+    """For requests that are answered with one JSON text."""
+
+    accept = JSON
+
+    async def post(self, path: str, body: bytes, *, max_bytes: int) -> bytes:
+        """Send `body` once and return the whole answer, which is not parsed here.
+
+        Raises:
+            ProviderFailed: nothing usable was answered, the connection broke or fell silent, or
+                the answer is larger than `max_bytes` and was not read any further.
+        """
+        response = await self._send(path, body)
         try:
-            request = self._client.build_request("POST", self._base_url + path, content=body)
-            return await self._client.send(request, stream=True)
-        except NETWORK_ERRORS as error:
-            failure = _before_the_answer(error)
-        except (httpx.InvalidURL, httpx.CookieConflict):
-            failure = ProviderFailed(ErrorCode.PROVIDER_UNREACHABLE, reason="address")
-        raise failure
+            await _require_success(response)
+            answer = bytearray()
+            async with aclosing(_chunks(response)) as chunks:
+                async for chunk in chunks:
+                    answer += chunk
+                    if len(answer) > max_bytes:
+                        raise ProviderFailed(ErrorCode.RESPONSE_TOO_LARGE, reason="size")
+            return bytes(answer)
+        finally:
+            with suppress(*NETWORK_ERRORS):
+                await response.aclose()
 
 
 async def _chunks(response: httpx.Response) -> AsyncGenerator[bytes, None]:
@@ -140,8 +177,8 @@ async def _chunks(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     raise failure
 
 
-async def _require_stream(response: httpx.Response) -> None:
-    """Return when the answer is an event stream in plain bytes."""
+async def _require_success(response: httpx.Response) -> None:
+    """Return when the answer is 200 in plain bytes."""
     if response.status_code != httpx.codes.OK:
         body = await _error_body(response)
         raise ProviderFailed(
@@ -151,6 +188,11 @@ async def _require_stream(response: httpx.Response) -> None:
         )
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise ProviderFailed(ErrorCode.PROVIDER_PROTOCOL, reason="content_encoding")
+
+
+async def _require_stream(response: httpx.Response) -> None:
+    """Return when the answer is an event stream in plain bytes."""
+    await _require_success(response)
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind != EVENT_STREAM:
         code = faults.from_body(await _error_body(response))

@@ -6,7 +6,7 @@ import { Conversations, startDrawer } from "./conversations.js";
 import { correct, remove } from "./corrections.js";
 import { Kept } from "./kept.js";
 import { Live } from "./live.js";
-import { copy, isOpen, Thread } from "./thread.js";
+import { copy, isNewer, isOpen, Thread } from "./thread.js";
 
 const TOLD = JSON.parse(document.getElementById("told").textContent);
 const NEAR_PIXELS = 80;
@@ -90,6 +90,7 @@ const thread = new Thread(document.getElementById("thread"), {
   onAction: act,
 });
 let next = null;
+let loading = null;
 let isFollowing = true;
 
 if (TOLD.snapshot) snapshot(TOLD.snapshot);
@@ -327,7 +328,8 @@ const beginning = new IntersectionObserver((seen) => seen.at(-1).isIntersecting 
 beginning.observe(older);
 
 async function leadTo(id) {
-  while (!thread.find(id) && next !== null && !older.dataset.busy) {
+  // what is younger than the oldest one here, and not here, is gone
+  while (!thread.find(id) && next !== null && isNewer(next, id)) {
     const before = next;
     await loadOlder();
     if (next === before) break; // it could not be loaded, and the page says so
@@ -341,9 +343,14 @@ async function leadTo(id) {
   return true;
 }
 
+/** Load the messages before the oldest one here; whoever asks meanwhile waits for the same. */
 async function loadOlder() {
-  if (next === null || older.dataset.busy) return;
-  older.dataset.busy = "";
+  if (next === null) return;
+  loading ??= load().finally(() => (loading = null));
+  await loading;
+}
+
+async function load() {
   older.textContent = "Loading earlier messages …";
   try {
     const found = await ask("GET", `/c/${page.conversation}/messages/?before=${next}`);
@@ -357,7 +364,5 @@ async function loadOlder() {
     beginning.observe(older);
   } catch (error) {
     older.textContent = `Earlier messages could not be loaded. ${error.message}`;
-  } finally {
-    delete older.dataset.busy;
   }
 }

@@ -1,0 +1,1 @@
+"""What was said, made searchable: vectors and words that are never stale."""

@@ -1,0 +1,1 @@
+"""What turns texts into vectors: a service, or weights on this machine."""

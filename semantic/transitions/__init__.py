@@ -1,0 +1,41 @@
+"""Every write to what is derived from messages, but for what the messages' own triggers do.
+
+All of them lock in one order: messages, jobs by id, vectors, manifests last. Nobody waits for a
+message while holding another: whoever removes a conversation takes its messages in an order of
+his own. An attempt presents its claim; what came too late is counted and not kept.
+"""
+
+from semantic.transitions.claims import Claim, claim_jobs
+from semantic.transitions.forgetting import Forgotten, forget
+from semantic.transitions.manifests import (
+    Progress,
+    activate_when_complete,
+    backfill,
+    begin,
+    ensure,
+    progress,
+    rebuild,
+)
+from semantic.transitions.outcomes import Derived, Persisted, fail, outcomes_of, persist
+from semantic.transitions.reconciling import Reconciled, reconcile
+
+__all__ = [
+    "Claim",
+    "Derived",
+    "Forgotten",
+    "Persisted",
+    "Progress",
+    "Reconciled",
+    "activate_when_complete",
+    "backfill",
+    "begin",
+    "claim_jobs",
+    "ensure",
+    "fail",
+    "forget",
+    "outcomes_of",
+    "persist",
+    "progress",
+    "rebuild",
+    "reconcile",
+]
