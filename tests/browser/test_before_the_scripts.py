@@ -27,10 +27,14 @@ class SlowLine:
     def __init__(self, person: Person, script: re.Pattern[str]) -> None:
         self.person = person
         self.held: list[Route] = []
+        self.is_slow = True
         person.page.route(script, self._hold)
 
     def _hold(self, route: Route) -> None:
-        self.held.append(route)
+        if self.is_slow:
+            self.held.append(route)
+        else:
+            route.continue_()
 
     def open(self, path: str) -> None:
         """Open a page, and look at it before the script is there."""
@@ -40,6 +44,7 @@ class SlowLine:
     def arrive(self) -> None:
         """Let the script come."""
         assert self.held
+        self.is_slow = False
         for route in self.held:
             route.continue_()
 

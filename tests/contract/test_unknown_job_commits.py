@@ -16,9 +16,9 @@ from pytest_django.fixtures import Settings
 from recovery.executor import in_thread
 from tests.contract.test_unknown_commits import lossy, reopen_connections
 from tests.simulators.client import Simulator
-from tests.simulators.responses_wire import answer
+from tests.simulators.responses_wire import answer, tool_calls
 from tests.support.job_serving import provider_steps_of, serving_jobs, steps_of, told
-from tests.support.jobs import place_for, posting, require_job_terminal
+from tests.support.jobs import place_for, post_call, require_job_terminal
 from tests.support.pgproxy import Proxy, When
 from tests.support.rivals import Gate, gate
 from tests.support.waiting import wait_until
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @dataclass(frozen=True)
 class Transition:
-    """One transition of a job with one call: a text that only its statement has, and which of
+    """One transition of a job with two calls: a text that only its statement has, and which of
     those it is."""
 
     name: str
@@ -42,9 +42,10 @@ class Transition:
 TRANSITIONS = [
     Transition("claim", b"claim_token = held.token"),
     Transition("first provider step", b"INSERT INTO work_workproviderstep"),
-    Transition("provider step completed, call requested", b"completed AS ("),
-    Transition("call started", b"SET state = 'running', started_at"),
-    Transition("call's outcome", b"result_digest = "),
+    Transition("provider step completed, calls requested", b"completed AS ("),
+    Transition("first call started", b"SET state = 'running', started_at"),
+    Transition("its outcome, second call started", b"SET state = 'running', started_at", 2),
+    Transition("second call's outcome", b"result_digest = ", 2),
     Transition("second provider step", b"INSERT INTO work_workproviderstep", 2),
     Transition("answer", b"completed AS (", 2),
     Transition("report", b"INSERT INTO work_jobreport ("),
@@ -82,7 +83,8 @@ async def test_a_transition_of_unknown_outcome_is_settled_and_no_effect_is_repea
 ) -> None:
     await reopen_connections()
     conversation = await in_thread(place_for, sink)
-    model.script(posting(sink, 1), answer("Posted.", response_id="resp_2"))
+    calls = (post_call(sink, "call_1", 1), post_call(sink, "call_2", 2))
+    model.script(tool_calls(*calls), answer("Posted.", response_id="resp_2"))
     gates: list[Gate] = []
 
     def let_arrive_once_asked_again() -> None:
@@ -115,9 +117,9 @@ async def test_a_transition_of_unknown_outcome_is_settled_and_no_effect_is_repea
             assert (job.state, job.generation, job.attempts) == ("completed", 1, 1)
             await in_thread(require_job_terminal, job)
             assert await told(job) == "Posted."
-            assert [step.state for step in await steps_of(job)] == ["succeeded"]
+            assert [step.state for step in await steps_of(job)] == ["succeeded"] * 2
             assert [step.state for step in await provider_steps_of(job)] == ["completed"] * 2
             assert model.posts == 2
-            assert list(sink.posts_per_key().values()) == [1]
+            assert list(sink.posts_per_key().values()) == [1, 1]
         finally:
             await reopen_connections()

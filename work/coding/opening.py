@@ -30,6 +30,7 @@ from work.coding.git import Git, GitFailed
 from work.coding.places import Place, State
 from work.coding.programs import Programs
 from work.coding.repository import Repository
+from work.coding.tools import tools_of
 from work.coding.workspace import KEPT_MESSAGE, Authority, Ground, Workspace
 from work.models import WorkJob
 from work.transitions import checkpoint_workspace
@@ -188,7 +189,7 @@ class _Opening:
             self.generation,
             self.lock_held,
         )
-        return Workspace(ground, state)
+        return Workspace(ground, state, tools_of)
 
     def _require_ours(self) -> None:
         self.place.require(self.generation)

@@ -26,9 +26,9 @@ from work.coding.places import Place, State
 from work.coding.processes import Program
 from work.coding.programs import Programs
 from work.coding.repository import Repository
-from work.coding.tools import PROBE, tools_of
 from work.coding.touched import Watch
 from work.coding.worktrees import Facts
+from work.models import Computer
 
 log = structlog.get_logger(__name__)
 
@@ -80,9 +80,15 @@ class Ground:
 
 
 class Workspace:
-    """An open worktree. Its tools are `registry()`; at the end it is closed, or released."""
+    """An open worktree. Its tools are `registry()`; at the end it is closed, or released.
 
-    def __init__(self, ground: Ground, state: State) -> None:
+    `tools` makes them for it.
+    """
+
+    def __init__(
+        self, ground: Ground, state: State, tools: Callable[[Workspace], Registry]
+    ) -> None:
+        self._tools = tools
         self._place = ground.place
         self._programs = ground.programs
         self._git = ground.git
@@ -120,19 +126,19 @@ class Workspace:
             f"You work in a copy of a Git repository, on a branch of its own "
             f"({self.branch_name}). Paths are relative to the top of the repository.",
             f"The job is about the directory {where}/." if where else "",
-            "You may read, not change." if self.authority.tier == PROBE else "",
+            "You may read, not change." if self.authority.tier == Computer.Tier.PROBE else "",
             "The working copy was gone and was made anew from the branch: what you had not "
             "committed is lost."
             if self._state.lost
             else "",
         ]
-        if self.authority.tier != PROBE and self.authority.checks:
+        if self.authority.tier != Computer.Tier.PROBE and self.authority.checks:
             lines.append(f"Checks you can run: {', '.join(sorted(self.authority.checks))}.")
         return "\n".join(filter(None, lines))
 
     def registry(self) -> Registry:
         """Return the tools that the job's authority allows."""
-        return tools_of(self)
+        return self._tools(self)
 
     @contextmanager
     def changing(self) -> Iterator[Callable[[], None]]:

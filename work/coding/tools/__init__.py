@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
 from recovery.errors import ErrorCode
 from turns.tools.registry import Registry
 from work.coding.tools import branch, editing, reading, running, searching
-
-if TYPE_CHECKING:
-    from work.coding.workspace import Workspace
-
-PROBE: Final = "probe"
-SHELL: Final = "shell"
+from work.coding.workspace import Workspace
+from work.models import Computer
 
 
 def tools_of(workspace: Workspace) -> Registry:
@@ -27,8 +21,8 @@ def tools_of(workspace: Workspace) -> Registry:
     changing.append(branch.commit(workspace))
     command = running.run_command(workspace)
     forbidden = {
-        PROBE: [*changing, command],
-        SHELL: [],
+        Computer.Tier.PROBE.value: [*changing, command],
+        Computer.Tier.SHELL.value: [],
     }.get(workspace.authority.tier, [command])
     return Registry([*looking, *changing, command]).without(
         (tool.name for tool in forbidden), ErrorCode.COMMAND_REFUSED
