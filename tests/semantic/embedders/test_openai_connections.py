@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +31,7 @@ from tests.semantic.embedders.asking import (
     sent,
 )
 from tests.simulators import embeddings_wire as wire
-from tests.simulators.client import Simulator
+from tests.simulators.client import ROOT, Simulator
 from tests.simulators.replies import Reply, close, drip, error_reply, hold, raw, reset, send
 
 BODY = b'{"data":[{"index":0,"embedding":"'
@@ -259,3 +263,31 @@ def test_a_service_that_does_not_say_how_long_vectors_are(service: Simulator) ->
         with pytest.raises(Exception, match=code) as raised:
             embedder.learn_dimensions()
         assert raised.value.__context__ is None
+
+
+FORGETFUL = """
+import asyncio, sys
+import django
+django.setup()
+from semantic.embedders.embedder import Identity, Purpose
+from semantic.embedders.openai import OpenAIEmbedder
+
+embedder = OpenAIEmbedder(Identity("openai", "m", "", 8), base_url=sys.argv[1])
+asyncio.run(embedder.embed(["one"], Purpose.QUERY))
+"""
+
+
+def test_a_process_may_end_without_closing_its_embedders(
+    service: Simulator, tmp_path: Path
+) -> None:
+    """A worker that is told to stop has nothing to complain about."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "default", "-c", FORGETFUL, service.base_url],
+        env={**os.environ, "HOLDFAST_HOME": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert service.posts == 1
+    assert ended.stderr == ""
