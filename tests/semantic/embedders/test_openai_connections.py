@@ -31,7 +31,7 @@ from tests.semantic.embedders.asking import (
     sent,
 )
 from tests.simulators import embeddings_wire as wire
-from tests.simulators.client import ROOT, Simulator
+from tests.simulators.client import ROOT, WAIT_SECONDS, Simulator
 from tests.simulators.replies import Reply, close, drip, error_reply, hold, raw, reset, send
 
 BODY = b'{"data":[{"index":0,"embedding":"'
@@ -161,9 +161,8 @@ def test_the_clock_of_an_embedder_ends_before_its_callers_and_that_before_the_le
     )
 
 
-async def test_a_cancelled_caller_leaves_no_request_behind(
-    service: Simulator, embedder: OpenAIEmbedder
-) -> None:
+async def test_a_cancelled_caller_leaves_no_request_behind(service: Simulator) -> None:
+    embedder = embedder_of(service, timeout_seconds=4 * WAIT_SECONDS)
     service.script(Reply((), hold_head="answer"))
     task = asyncio.ensure_future(ask(embedder, ["one"]))
     await asyncio.to_thread(service.wait_for_gate, "answer")
@@ -172,6 +171,7 @@ async def test_a_cancelled_caller_leaves_no_request_behind(
         await task
     await asyncio.to_thread(service.wait_for_disconnects)
     assert (await ask(embedder, ["one"])).codes == [""]
+    await embedder.aclose()
 
 
 async def test_batches_one_after_the_other_share_a_connection(
