@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,10 +82,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Messages, best first. Not `still_answers`: the manifest had given way meanwhile."""
+    """Messages, best first, and whether vectors were compared for it."""
 
     found: tuple[Found, ...]
-    still_answers: bool
+    compared: bool
 
 
 _MANIFEST: Final = tuple(field.attname for field in Manifest._meta.concrete_fields)
@@ -179,26 +181,40 @@ _RANK: Final = """
 """
 
 
-def rank(
-    query: str, scope: Scope, ground: Ground, vector: Vector | None, *, limit: int
-) -> Answer:
-    """Return the best `limit` messages, by words alone where there is no `vector`."""
-    if vector is None or ground.manifest is None:
-        return _answer(_rows(*_asked(query, scope, None, "", limit=limit)))
-    asked = _asked(query, scope, ground.manifest, _literal(vector), limit=limit)
-    if ground.vectors <= bounds.EXACT_MAX_VECTORS:
-        return _answer(_rows(*asked))
-    indexed = _asked(
-        query, scope, ground.manifest, _literal(vector), limit=limit, by_index=True
-    )
-    with transaction.atomic():
-        _look_around()
-        rows = _rows(*indexed)
+def answer(
+    query: str, scope: Scope, manifest: Manifest | None, vector: Vector | None, *, limit: int
+) -> tuple[Ground, Answer | None]:
+    """Return the best `limit` messages, by words alone where there is no `vector`.
+
+    No answer where another manifest answers than the one that `vector` is of, or where the
+    scope is not the person's: then nothing was compared.
+    """
+    ground = look(scope)
+    answering = ground.manifest and ground.manifest.pk
+    if not ground.is_theirs or answering != (manifest and manifest.pk):
+        return ground, None
+    if vector is None or manifest is None or not ground.vectors:
+        return ground, by_words(query, scope, limit=limit)
+    exactly = asked(query, scope, manifest, literal(vector), limit=limit)
+    rows = None
+    if ground.vectors > bounds.EXACT_MAX_VECTORS:
+        indexed = asked(query, scope, manifest, literal(vector), limit=limit, by_index=True)
+        with looking_around():
+            rows = _rows(*indexed)
     # It gave up before it had met enough of this person's: then each of theirs is compared.
-    return _answer(_rows(*asked) if rows[0][1] < bounds.CANDIDATES else rows)
+    if rows is None or rows[0][1] < bounds.CANDIDATES:
+        rows = _rows(*exactly)
+    if not rows[0][0]:  # it gave way just now
+        return look(scope), None
+    return ground, Answer(_found(rows), compared=True)
 
 
-def _asked(
+def by_words(query: str, scope: Scope, *, limit: int) -> Answer:
+    """Return the best `limit` messages that have the words."""
+    return Answer(_found(_rows(*asked(query, scope, None, "", limit=limit))), compared=False)
+
+
+def asked(
     query: str,
     scope: Scope,
     manifest: Manifest | None,
@@ -207,16 +223,17 @@ def _asked(
     limit: int,
     by_index: bool = False,
 ) -> tuple[str, dict[str, Any]]:
+    """Return the statement that ranks, and its values; by words alone without a manifest."""
     is_phrase = '"' in query
     here = scope.conversation_id is not None
-    by_words = _BY_WORDS.format(
+    worded = _BY_WORDS.format(
         words=_WORDS,
         here="AND w.conversation_id = %(conversation)s" if here else "",
         narrowed=f"{_PHRASE if is_phrase else ''} {_by_then(scope, 'b')}",
     )
     statement = _RANK.format(
         join="LEFT" if _OPERATORS.search(query) else "FULL",
-        lists=f"{by_words}, {_by_vectors(manifest, scope, by_index=by_index)}",
+        lists=f"{worded}, {by_vectors(manifest, scope, by_index=by_index)}",
         answers="true" if manifest is None else _ANSWERS.format(manifest=manifest.pk),
         offset=bounds.RECIPROCAL_RANK_OFFSET,
     )
@@ -231,7 +248,8 @@ def _asked(
     }
 
 
-def _by_vectors(manifest: Manifest | None, scope: Scope, *, by_index: bool) -> str:
+def by_vectors(manifest: Manifest | None, scope: Scope, *, by_index: bool) -> str:
+    """Return the lists `nearest` and `near` of the statement."""
     if manifest is None:
         return _FAR
     plain = "e.vector <=> %(vector)s::vector"
@@ -252,22 +270,25 @@ def _by_then(scope: Scope, candidates: str) -> str:
     return "" if scope.before_message_id is None else _BY_THEN.format(list=candidates)
 
 
-def _look_around() -> None:
-    with connection.cursor() as cursor:
+@contextmanager
+def looking_around() -> Iterator[None]:
+    """Let statements go by HNSW until it has met enough of what they ask for, or gives up."""
+    with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
             f"SET LOCAL hnsw.iterative_scan = relaxed_order;"
             f"SET LOCAL hnsw.ef_search = {bounds.INDEX_SEARCH_WIDTH};"
             f"SET LOCAL hnsw.max_scan_tuples = {bounds.INDEX_SCAN_TUPLES}"
         )
+        yield
 
 
-def _literal(vector: Vector) -> str:
+def literal(vector: Vector) -> str:
+    """Return a vector as the database reads it."""
     return f"[{','.join(map(repr, vector.tolist()))}]"
 
 
-def _answer(rows: list[tuple[Any, ...]]) -> Answer:
-    found = tuple(Found(*row[2:]) for row in rows if row[2] is not None)
-    return Answer(found, still_answers=rows[0][0])
+def _found(rows: list[tuple[Any, ...]]) -> tuple[Found, ...]:
+    return tuple(Found(*row[2:]) for row in rows if row[2] is not None)
 
 
 def _rows(statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
