@@ -135,6 +135,8 @@ def test_a_result_leads_to_its_message_far_above_what_is_loaded(
     expect(shown(person, first)).to_be_focused()
     expect(shown(person, first)).to_be_in_viewport()
     expect(shown(person, first)).to_have_attribute("data-led", "")
+    # the page itself stays where it is
+    expect(person.page.get_by_role("heading", level=1)).to_be_in_viewport()
     expect(person.page).to_have_url(re.compile(f"/c/{conversation.pk}/#m{first.pk}$"))
     person.box.focus()
     expect(shown(person, first)).not_to_have_attribute("data-led", "")

@@ -10,6 +10,7 @@ import { copy, isNewer, isOpen, Thread } from "./thread.js";
 
 const TOLD = JSON.parse(document.getElementById("told").textContent);
 const NEAR_PIXELS = 80;
+const LEAD_PIXELS = 12;
 const SPOKEN_CHARS = 600;
 const STATES = {
   idle: "",
@@ -321,7 +322,8 @@ async function leadTo(id) {
   const message = thread.find(id);
   if (!message) return false;
   isFollowing = false;
-  message.scrollIntoView({ block: "start" });
+  // not scrollIntoView: it would also move the page itself, whose header then is out of sight
+  view.scrollTop += message.getBoundingClientRect().top - view.getBoundingClientRect().top - LEAD_PIXELS;
   message.focus({ preventScroll: true });
   return true;
 }
