@@ -305,17 +305,17 @@ def test_the_identity_names_the_weights_and_what_is_done_with_them(kind: Local) 
 
 
 SEEN = """
-import asyncio, ctypes, json, os, sys, threading
+import asyncio, json, os, sys, threading
 import django
 django.setup()
-from pathlib import Path
-import numpy
 from semantic.embedders.embedder import Purpose
 from semantic.embedders.minilm import MiniLmEmbedder
 from semantic.embedders.wordllama import WordLlamaEmbedder
 
+both = [WordLlamaEmbedder(), MiniLmEmbedder()]
+
 async def embed():
-    for embedder in (WordLlamaEmbedder(), MiniLmEmbedder()):
+    for embedder in both:
         await embedder.embed(["word " * 300] * 4, Purpose.PASSAGE)
 
 asyncio.run(embed())
@@ -345,4 +345,5 @@ def test_a_process_embeds_with_one_thread_and_without_the_packages_code(
         check=True,
     ).stdout
     seen = json.loads(told)
-    assert seen == {"threads": 2, "python": 2, "packages": []}
+    # the main one, and one each
+    assert seen == {"threads": 3, "python": 3, "packages": []}
