@@ -121,7 +121,7 @@ async def search(
             break
         manifest = _Answering.last = ground.manifest
     else:  # swapped again and again: words do not depend on a manifest
-        answer = await in_thread(ranking.by_words, query, scope, limit=limit + 1)
+        answer = await in_thread(ranking.by_words, query, scope, ground, limit=limit + 1)
     return Results(
         Mode.HYBRID if answer.compared else Mode.TEXT,
         tuple(Hit(found, excerpt(found.text, query)) for found in answer.found[:limit]),

@@ -89,7 +89,7 @@ def test_a_search_touches_rows_of_its_own_person_alone(mine: Conversation, scope
     }
     vector = ranking.literal(KnowsMeanings().meaning("boat"))
     manifest = Manifest.objects.get(state="active")
-    asked = ranking.asked("boat", scopes[scope], manifest, vector, limit=11)
+    asked = ranking.asked("boat", "'boat'", scopes[scope], manifest, vector, limit=11)
     tables = {"semantic_messagewords": 0, "semantic_embedding": 0}
     for node in explained(*asked):
         if node.get("Relation Name") in tables:
@@ -137,7 +137,7 @@ def test_the_indexs_own_statement_goes_by_the_index(mine: Conversation) -> None:
         assert indexes.build_index(manifest)
         for by_index in (True, False):
             asked = ranking.asked(
-                "boat", Scope(theirs), manifest, vector, limit=11, by_index=by_index
+                "boat", "'boat'", Scope(theirs), manifest, vector, limit=11, by_index=by_index
             )
             with ranking.looking_around():
                 used = {node.get("Index Name") for node in explained(*asked)}
