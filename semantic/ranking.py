@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,9 +53,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What there is to search in. `vectors` counts no further than one above
-    `EXACT_MAX_VECTORS`."""
+    """What there is to search in, and for. `vectors` counts no further than one above
+    `EXACT_MAX_VECTORS`; `words` is the query as a `tsquery`, empty where it names none."""
 
+    words: str
     is_theirs: bool
     manifest: Manifest | None
     vectors: int
@@ -80,27 +83,30 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Messages, best first. Not `still_answers`: the manifest had given way meanwhile."""
+    """Messages, best first, and whether vectors were compared for it."""
 
     found: tuple[Found, ...]
-    still_answers: bool
+    compared: bool
 
 
 _MANIFEST: Final = tuple(field.attname for field in Manifest._meta.concrete_fields)
 _HERE: Final = "AND e.conversation_id = %(conversation)s"
 _LOOK: Final = """
-    SELECT {theirs}, (SELECT count(*) FROM (
+    SELECT CASE WHEN querytree(q) IN ('', 'T') THEN ''
+            ELSE regexp_replace(q::text, '<(-|\\d+)>', '&', 'g') END,
+        {theirs}, (SELECT count(*) FROM (
             SELECT FROM semantic_embedding e
             WHERE e.manifest_id = p.id AND e.person_id = %(person)s {here}
             LIMIT {most}) AS v), {columns}
-    FROM (SELECT) AS always LEFT JOIN semantic_manifest p ON p.state = 'active'
+    FROM websearch_to_tsquery('simple', %(query)s) AS q
+        LEFT JOIN semantic_manifest p ON p.state = 'active'
 """
 _IS_THEIRS: Final = """EXISTS (SELECT FROM turns_conversation c
         WHERE c.id = %(conversation)s AND c.owner_id = %(person)s)"""
 
 
-def look(scope: Scope) -> Ground:
-    """Return what there is to search in."""
+def look(query: str, scope: Scope) -> Ground:
+    """Return what there is to search in, and for."""
     here = scope.conversation_id is not None
     statement = _LOOK.format(
         theirs=_IS_THEIRS if here else "true",
@@ -108,12 +114,12 @@ def look(scope: Scope) -> Ground:
         most=bounds.EXACT_MAX_VECTORS + 1,
         columns=", ".join(f"p.{column}" for column in _MANIFEST),
     )
-    ((is_theirs, vectors, *columns),) = _rows(statement, scope.values)
-    values = dict(zip(_MANIFEST, columns, strict=True))
+    values = {**scope.values, "query": _SCHEME.sub("", query)}
+    ((words, is_theirs, vectors, *columns),) = _rows(statement, values)
     manifest = None
-    if values["id"] is not None:
-        manifest = Manifest.from_db(DEFAULT_DB_ALIAS, list(values), list(values.values()))
-    return Ground(is_theirs, manifest, vectors)
+    if columns[0] is not None:
+        manifest = Manifest.from_db(DEFAULT_DB_ALIAS, _MANIFEST, columns)
+    return Ground(words, is_theirs, manifest, vectors)
 
 
 # A phrase needs places of words, which are not kept (they would double the index): its words
@@ -121,16 +127,13 @@ def look(scope: Scope) -> Ground:
 _BY_WORDS: Final = """
     worded AS MATERIALIZED (SELECT b.message_id,
             row_number() OVER (ORDER BY b.rank DESC, b.message_id DESC) AS place
-        FROM (SELECT w.message_id, ts_rank(w.words, {words}, 1) AS rank
+        FROM (SELECT w.message_id, ts_rank(w.words, %(words)s::tsquery, 1) AS rank
             FROM semantic_messagewords w
-            WHERE w.words @@ ({words} && ('''person ' || %(person)s || '''')::tsquery)
-                AND querytree({words}) NOT IN ('', 'T')
+            WHERE w.words @@ %(met)s::tsquery AND %(words)s <> ''
                 AND w.person_id = %(person)s AND w.message_id < %(before)s {here}
             ORDER BY rank DESC, w.message_id DESC LIMIT %(looked_at)s) AS b
         {narrowed}
         ORDER BY b.rank DESC, b.message_id DESC LIMIT %(candidates)s)"""
-_WORDS: Final = """regexp_replace(websearch_to_tsquery('simple', %(query)s)::text,
-                '<(-|\\d+)>', '&', 'g')::tsquery"""
 _PHRASE: Final = """JOIN turns_message t ON t.id = b.message_id
             AND to_tsvector('simple', t.text) @@ websearch_to_tsquery('simple', %(query)s)"""
 # What ended after the message `before` was asked had not been said by then, whatever its id. It
@@ -156,6 +159,7 @@ _FAR: Final = """
 _ANSWERS: Final = (
     "EXISTS (SELECT FROM semantic_manifest WHERE id = {manifest} AND state = 'active')"
 )
+# The parser of queries takes no address with its scheme for one.
 _SCHEME: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 # Who quotes a phrase or excludes a word gets nothing else: vectors then only help to order.
 _OPERATORS: Final = re.compile(r'"|(?<!\S)-\w')
@@ -179,27 +183,45 @@ _RANK: Final = """
 """
 
 
-def rank(
-    query: str, scope: Scope, ground: Ground, vector: Vector | None, *, limit: int
-) -> Answer:
-    """Return the best `limit` messages, by words alone where there is no `vector`."""
-    if vector is None or ground.manifest is None:
-        return _answer(_rows(*_asked(query, scope, None, "", limit=limit)))
-    asked = _asked(query, scope, ground.manifest, _literal(vector), limit=limit)
-    if ground.vectors <= bounds.EXACT_MAX_VECTORS:
-        return _answer(_rows(*asked))
-    indexed = _asked(
-        query, scope, ground.manifest, _literal(vector), limit=limit, by_index=True
-    )
-    with transaction.atomic():
-        _look_around()
-        rows = _rows(*indexed)
+def answer(
+    query: str, scope: Scope, manifest: Manifest | None, vector: Vector | None, *, limit: int
+) -> tuple[Ground, Answer | None]:
+    """Return the best `limit` messages, by words alone where there is no `vector`.
+
+    No answer where another manifest answers than the one that `vector` is of, or where the
+    scope is not the person's: then nothing was compared.
+    """
+    ground = look(query, scope)
+    answering = ground.manifest and ground.manifest.pk
+    if not ground.is_theirs or answering != (manifest and manifest.pk):
+        return ground, None
+    if vector is None or manifest is None or not ground.vectors:
+        return ground, by_words(query, scope, ground, limit=limit)
+    exactly = asked(query, ground.words, scope, manifest, literal(vector), limit=limit)
+    rows = None
+    if ground.vectors > bounds.EXACT_MAX_VECTORS:
+        indexed = asked(
+            query, ground.words, scope, manifest, literal(vector), limit=limit, by_index=True
+        )
+        with looking_around():
+            rows = _rows(*indexed)
     # It gave up before it had met enough of this person's: then each of theirs is compared.
-    return _answer(_rows(*asked) if rows[0][1] < bounds.CANDIDATES else rows)
+    if rows is None or rows[0][1] < bounds.CANDIDATES:
+        rows = _rows(*exactly)
+    if not rows[0][0]:  # it gave way just now
+        return look(query, scope), None
+    return ground, Answer(_found(rows), compared=True)
 
 
-def _asked(
+def by_words(query: str, scope: Scope, ground: Ground, *, limit: int) -> Answer:
+    """Return the best `limit` messages that have the words."""
+    rows = _rows(*asked(query, ground.words, scope, None, "", limit=limit))
+    return Answer(_found(rows), compared=False)
+
+
+def asked(
     query: str,
+    words: str,
     scope: Scope,
     manifest: Manifest | None,
     vector: str,
@@ -207,23 +229,25 @@ def _asked(
     limit: int,
     by_index: bool = False,
 ) -> tuple[str, dict[str, Any]]:
+    """Return the statement that ranks, and its values; by words alone without a manifest."""
     is_phrase = '"' in query
     here = scope.conversation_id is not None
-    by_words = _BY_WORDS.format(
-        words=_WORDS,
+    worded = _BY_WORDS.format(
         here="AND w.conversation_id = %(conversation)s" if here else "",
         narrowed=f"{_PHRASE if is_phrase else ''} {_by_then(scope, 'b')}",
     )
     statement = _RANK.format(
         join="LEFT" if _OPERATORS.search(query) else "FULL",
-        lists=f"{by_words}, {_by_vectors(manifest, scope, by_index=by_index)}",
+        lists=f"{worded}, {by_vectors(manifest, scope, by_index=by_index)}",
         answers="true" if manifest is None else _ANSWERS.format(manifest=manifest.pk),
         offset=bounds.RECIPROCAL_RANK_OFFSET,
     )
     return statement, {
         **scope.values,
-        # the parser of queries takes no address with its scheme for one
         "query": _SCHEME.sub("", query),
+        "words": words,
+        # beside the words, the person's own entry (semantic/models/messages.py)
+        "met": f"({words}) & 'person {scope.person_id}'" if words else "",
         "vector": vector,
         "limit": limit,
         "candidates": bounds.CANDIDATES,
@@ -231,7 +255,8 @@ def _asked(
     }
 
 
-def _by_vectors(manifest: Manifest | None, scope: Scope, *, by_index: bool) -> str:
+def by_vectors(manifest: Manifest | None, scope: Scope, *, by_index: bool) -> str:
+    """Return the lists `nearest` and `near` of the statement."""
     if manifest is None:
         return _FAR
     plain = "e.vector <=> %(vector)s::vector"
@@ -252,22 +277,25 @@ def _by_then(scope: Scope, candidates: str) -> str:
     return "" if scope.before_message_id is None else _BY_THEN.format(list=candidates)
 
 
-def _look_around() -> None:
-    with connection.cursor() as cursor:
+@contextmanager
+def looking_around() -> Iterator[None]:
+    """Let statements go by HNSW until it has met enough of what they ask for, or gives up."""
+    with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
             f"SET LOCAL hnsw.iterative_scan = relaxed_order;"
             f"SET LOCAL hnsw.ef_search = {bounds.INDEX_SEARCH_WIDTH};"
             f"SET LOCAL hnsw.max_scan_tuples = {bounds.INDEX_SCAN_TUPLES}"
         )
+        yield
 
 
-def _literal(vector: Vector) -> str:
+def literal(vector: Vector) -> str:
+    """Return a vector as the database reads it."""
     return f"[{','.join(map(repr, vector.tolist()))}]"
 
 
-def _answer(rows: list[tuple[Any, ...]]) -> Answer:
-    found = tuple(Found(*row[2:]) for row in rows if row[2] is not None)
-    return Answer(found, still_answers=rows[0][0])
+def _found(rows: list[tuple[Any, ...]]) -> tuple[Found, ...]:
+    return tuple(Found(*row[2:]) for row in rows if row[2] is not None)
 
 
 def _rows(statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:

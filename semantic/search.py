@@ -1,6 +1,6 @@
 """Finding what was said, by its words and by its meaning, among one person's messages.
 
-Two short statements around one embedding of the query. Every condition on whose messages these
+One embedding of the query, then two short statements. Every condition on whose messages these
 are stands in the SQL (semantic/ranking.py); nothing is sorted out afterwards. Where vectors
 cannot be compared, words alone are, and the answer says so.
 """
@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import structlog
 
@@ -22,14 +23,14 @@ from semantic.embedders import factory
 from semantic.embedders.embedder import Embedder, Purpose, Vector
 from semantic.excerpts import excerpt
 from semantic.models import Manifest
-from semantic.ranking import Found, Ground, Scope
+from semantic.ranking import Found, Scope
 
 __all__ = ["Hit", "Mode", "Results", "Scope", "query_of", "search"]
 
 log = structlog.get_logger(__name__)
 
-# A manifest that gives way in the middle of a search is followed this often.
-SWAPS_FOLLOWED = 2
+# The manifest may be another than the last time, and give way once more meanwhile.
+TRIES: Final = 3
 
 EmbedderFor = Callable[[Manifest], Embedder | None]
 
@@ -108,29 +109,38 @@ async def search(
     """
     query = query_of(text)
     limit = max(1, min(limit, bounds.HITS_MAX))
-    for _ in range(SWAPS_FOLLOWED):
-        ground = await in_thread(ranking.look, scope)
+    manifest = _Answering.last
+    for _ in range(TRIES):
+        vector = await _embedded(query, manifest, embedder_for)
+        ground, answer = await in_thread(
+            ranking.answer, query, scope, manifest, vector, limit=limit + 1
+        )
         if not ground.is_theirs:
             raise Refused(ErrorCode.SCOPE_REFUSED)
-        vector = await _embedded(query, ground, embedder_for)
-        answer = await in_thread(ranking.rank, query, scope, ground, vector, limit=limit + 1)
-        if answer.still_answers:
+        if answer is not None:
             break
+        manifest = _Answering.last = ground.manifest
     else:  # swapped again and again: words do not depend on a manifest
-        vector = None
-        answer = await in_thread(ranking.rank, query, scope, ground, None, limit=limit + 1)
+        answer = await in_thread(ranking.by_words, query, scope, ground, limit=limit + 1)
     return Results(
-        Mode.TEXT if vector is None else Mode.HYBRID,
+        Mode.HYBRID if answer.compared else Mode.TEXT,
         tuple(Hit(found, excerpt(found.text, query)) for found in answer.found[:limit]),
         truncated=len(answer.found) > limit,
     )
 
 
-async def _embedded(query: str, ground: Ground, embedder_for: EmbedderFor) -> Vector | None:
+class _Answering:
+    """The manifest that answered last in this process: most likely the one that still does, so
+    the query is embedded before the database is asked. What it says then decides."""
+
+    last: Manifest | None = None
+
+
+async def _embedded(
+    query: str, manifest: Manifest | None, embedder_for: EmbedderFor
+) -> Vector | None:
     """Return the vector to compare with, None where words have to do."""
-    if ground.manifest is None or not ground.vectors:
-        return None
-    embedder = embedder_for(ground.manifest)
+    embedder = None if manifest is None else embedder_for(manifest)
     if embedder is None:
         return None
     try:

@@ -236,8 +236,7 @@ class SemanticWorker:
         self, batch: _Batch, tally: _Tally, code: ErrorCode, error: Exception
     ) -> Sequence[Outcome]:
         """A provider failure ends every job of the batch, and claims wait a little."""
-        if code in OFFLINE:
-            code = ErrorCode.SEMANTIC_PROVIDER_OFFLINE
+        code = _shown(code)
         tally.broke_off(batch.manifest, code)
         self._complain(code, error)
         return [code] * len(batch.claims)
@@ -248,7 +247,7 @@ class SemanticWorker:
         failed: list[tuple[Claim, ErrorCode]] = []
         for claim, outcome in zip(batch.claims, outcomes, strict=bool(outcomes)):
             if isinstance(outcome, ErrorCode):
-                failed.append((claim, outcome))
+                failed.append((claim, _shown(outcome)))
             else:
                 derived.append(Derived(claim, outcome))
         write = partial(_write, batch.manifest.pk, derived, failed)
@@ -277,3 +276,7 @@ def _write(
     failed_count = transitions.fail(failed)
     reach("semantic.persisted")
     return persisted, failed_count
+
+
+def _shown(code: ErrorCode) -> ErrorCode:
+    return ErrorCode.SEMANTIC_PROVIDER_OFFLINE if code in OFFLINE else code

@@ -12,10 +12,12 @@ any other failure, nor anything after it: the texts still open fail with it.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, Unpack
+from weakref import WeakSet
 
 import structlog
 
@@ -49,10 +51,13 @@ ENVELOPE_MAX_BYTES: Final = 64 * bounds.KIB
 # The longest vector that is listened to, to learn how long a model's are.
 PROBE_DIMENSIONS_MAX: Final = 16_384
 PROBE_TEXT: Final = "dimensions"
+# When the process ends.
+LET_GO_SECONDS: Final = 1.0
 
 log = structlog.get_logger()
 # The connections of every embedder of this process.
 _loop: Final = OwnLoop("embeddings")
+_in_use: Final[WeakSet[OpenAIEmbedder]] = WeakSet()
 
 
 class OpenAIEmbedder:
@@ -80,6 +85,7 @@ class OpenAIEmbedder:
         self._timeout_seconds = timeout_seconds
         self._connection = connection
         self._client: JsonClient | None = None
+        _in_use.add(self)
 
     @property
     def identity(self) -> Identity:
@@ -120,7 +126,7 @@ class OpenAIEmbedder:
 
     async def aclose(self) -> None:
         """Let connections go."""
-        await _loop.run(self._close())
+        await _loop.run(self.close_here())
 
     # In the loop of its own.
 
@@ -140,12 +146,12 @@ class OpenAIEmbedder:
                 try:
                     (vector,) = await self.request([PROBE_TEXT], None)
                     if vector is not None:
-                        await self._close()
+                        await self.close_here()
                         return len(vector)
                     failure = ProviderFailed(ErrorCode.PROVIDER_PROTOCOL, reason="numbers")
                 except ProviderFailed as failed:
                     failure = failed
-        await self._close()
+        await self.close_here()
         self.report(failure)
         raise failure from None
 
@@ -185,7 +191,8 @@ class OpenAIEmbedder:
             reason=failure.reason,
         )
 
-    async def _close(self) -> None:
+    async def close_here(self) -> None:
+        """Let connections go, in the loop that has them."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -276,3 +283,15 @@ def _halves(span: range) -> Iterator[range]:
     middle = span.start + (len(span) + 1) // 2
     yield range(span.start, middle)
     yield range(middle, span.stop)
+
+
+@atexit.register
+def _let_go() -> None:
+    """Close what nobody closed: aiohttp complains about it otherwise."""
+
+    async def close_all() -> None:
+        for embedder in list(_in_use):
+            await embedder.close_here()
+
+    with suppress(TimeoutError):
+        _loop.end(close_all, LET_GO_SECONDS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -31,6 +31,15 @@ class OwnLoop:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns there, from where no loop runs. Blocks."""
         return asyncio.run_coroutine_threadsafe(work, self._running()).result()
+
+    def end(self, work: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
+        """Do `work` there, if there ever was any work.
+
+        Raises:
+            TimeoutError: it took longer than `seconds`.
+        """
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(work(), self._loop).result(seconds)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:

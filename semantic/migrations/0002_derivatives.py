@@ -9,6 +9,7 @@ import pgtrigger.compiler
 import pgtrigger.migrations
 import pgvector.django.vector
 import recovery.constraints
+import recovery.operations
 from django.conf import settings
 from django.db import migrations, models
 
@@ -24,6 +25,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        recovery.operations.DropUnusedTriggerFunctions(),
         migrations.CreateModel(
             name='MessageWords',
             fields=[

@@ -91,7 +91,7 @@ def run(place: Place, *, quick: bool) -> list[Line]:
     del place
     bench = _Derivation()
     return [
-        *bench.against_sql(WordLlamaEmbedder(), rounds=2 if quick else 7),
+        *bench.against_sql(WordLlamaEmbedder(), rounds=2 if quick else 5),
         *bench.against_embedder(MiniLmEmbedder(), rounds=1 if quick else 3),
     ]
 

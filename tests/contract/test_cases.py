@@ -13,8 +13,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-# The lists have gaps; these are the numbers there are. Behaviours G to N and R to AC are about
-# voice, recordings, paired computers and search, and come with them.
+# The lists have gaps; these are the numbers there are. Behaviours G to N, R to T and W to AC are
+# about voice, recordings, paired computers and data rights, and come with them.
 FAILURES: Final = {f"H{number:02}" for number in range(1, 86)}
 BEHAVIOURS: Final = {
     f"{letters}{number}"
@@ -28,6 +28,8 @@ BEHAVIOURS: Final = {
         "O": (1, 2, 4, 5, 7, 8, 10, 11, 13, 14),
         "P": (1, 2, 4, 5, 7, 8, 10),
         "Q": (1, 2, 4),
+        "U": (1, 2, 4, 5, 7, 8, 10, 11),
+        "V": (1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 16, 17),
         "AD": (1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 16, 17, 18, 20, 21),
     }.items()
     for number in numbers

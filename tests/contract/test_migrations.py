@@ -18,7 +18,7 @@ from psycopg import sql
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 # who depends on whom, from the top down
-APPS: Final = ("work", "turns", "recovery")
+APPS: Final = ("work", "semantic", "turns", "recovery")
 ROWS: Final = 1_000
 
 # Every table of the product, filled behind the models' backs; `n` counts from 1.
@@ -29,10 +29,27 @@ FILL: Final = """
     FROM generate_series(1, {rows}) n;
     INSERT INTO turns_conversation (id, owner_id, title, revision)
     SELECT n, n, '', 1 FROM generate_series(1, {rows}) n;
+    INSERT INTO semantic_manifest (id, generation, state, provider, model, version, dimensions,
+        query_prefix, passage_prefix, digest, scanned_to)
+    VALUES (1, 1, 'building', 'p', 'm', '', 2, '', '', 'd', 0);
     INSERT INTO turns_message (id, conversation_id, role, state, text, digest, finished_at)
     SELECT n, n, 'user', 'complete', 'Why?', 'd', now() FROM generate_series(1, {rows}) n;
     INSERT INTO turns_message (id, conversation_id, role, state, text, digest)
     SELECT {rows} + n, n, 'assistant', 'streaming', '', '' FROM generate_series(1, {rows}) n;
+    UPDATE semantic_semanticjob SET state = 'running', attempts = 1,
+        write_mark = 1::bigint << 32, claim_token = gen_random_uuid(),
+        lease_expires_at = statement_timestamp() + interval '9 s';
+    WITH done AS (
+        UPDATE semantic_semanticjob SET state = 'completed', write_mark = write_mark + 1,
+            finished_at = statement_timestamp() RETURNING *
+    )
+    INSERT INTO semantic_embedding (manifest_id, message_id, conversation_id, person_id, job_id,
+        attempt, digest, vector)
+    SELECT manifest_id, message_id, conversation_id, person_id, id, 1, digest, '[0.6,0.8]'
+    FROM done;
+    INSERT INTO semantic_semanticreceipt (job_id, message_id, manifest_generation, attempt,
+        outcome, error_code)
+    SELECT id, message_id, 1, 1, 'completed', '' FROM semantic_semanticjob;
     INSERT INTO turns_turn (id, conversation_id, user_message_id, assistant_message_id, state,
         error_code, request_digest, model, limits, owner, generation, claim_token, write_mark,
         attempts, queue_deadline_at, next_dispatch_at, dispatch_count, claimed_at, deadline_at,
@@ -101,7 +118,7 @@ FILL: Final = """
 """
 OURS: Final = """
     SELECT 'table ' || relname FROM pg_class
-    WHERE relkind IN ('r', 'S') AND relname ~ '^(work|turns|recovery)_'
+    WHERE relkind IN ('r', 'S') AND relname ~ '^(work|semantic|turns|recovery)_'
     UNION ALL SELECT 'trigger ' || tgrelid::regclass || ' ' || tgname || ' '
         || pg_get_triggerdef(oid)
     FROM pg_trigger WHERE NOT tgisinternal
@@ -163,7 +180,7 @@ def database(database_url: str) -> Iterator[Database]:
             )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_with_rows_in_every_table_migrations_go_back_to_nothing_and_forward_again(
     database: Database,
 ) -> None:
@@ -179,7 +196,7 @@ def test_with_rows_in_every_table_migrations_go_back_to_nothing_and_forward_agai
     assert database.ours() == made
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_each_migration_can_be_taken_back_alone_and_leaves_nothing_over(
     database: Database,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import numpy as np
@@ -66,7 +67,8 @@ def derive(embedder: Embedder | None = None) -> Manifest:
         pass
     while claims := transitions.claim_jobs(manifest.pk, limit=deriving.batch_items):
         texts = [claim.text for claim in claims]
-        vectors = asyncio.run(deriving.embed(texts, Purpose.PASSAGE))
+        with ThreadPoolExecutor(1) as pool:  # a loop may be running in this thread
+            vectors = pool.submit(_embedded, deriving, texts).result()
         made = [
             Derived(claim, vector)
             for claim, vector in zip(claims, vectors, strict=True)
@@ -75,3 +77,7 @@ def derive(embedder: Embedder | None = None) -> Manifest:
         transitions.persist(manifest.pk, made)
     transitions.activate_when_complete(manifest.pk)
     return Manifest.objects.get(pk=manifest.pk, state="active")
+
+
+def _embedded(embedder: Embedder, texts: Sequence[str]) -> Sequence[Vector | ErrorCode]:
+    return asyncio.run(embedder.embed(texts, Purpose.PASSAGE))

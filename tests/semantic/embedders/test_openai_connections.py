@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +31,7 @@ from tests.semantic.embedders.asking import (
     sent,
 )
 from tests.simulators import embeddings_wire as wire
-from tests.simulators.client import Simulator
+from tests.simulators.client import ROOT, WAIT_SECONDS, Simulator
 from tests.simulators.replies import Reply, close, drip, error_reply, hold, raw, reset, send
 
 BODY = b'{"data":[{"index":0,"embedding":"'
@@ -157,9 +161,8 @@ def test_the_clock_of_an_embedder_ends_before_its_callers_and_that_before_the_le
     )
 
 
-async def test_a_cancelled_caller_leaves_no_request_behind(
-    service: Simulator, embedder: OpenAIEmbedder
-) -> None:
+async def test_a_cancelled_caller_leaves_no_request_behind(service: Simulator) -> None:
+    embedder = embedder_of(service, timeout_seconds=4 * WAIT_SECONDS)
     service.script(Reply((), hold_head="answer"))
     task = asyncio.ensure_future(ask(embedder, ["one"]))
     await asyncio.to_thread(service.wait_for_gate, "answer")
@@ -168,6 +171,7 @@ async def test_a_cancelled_caller_leaves_no_request_behind(
         await task
     await asyncio.to_thread(service.wait_for_disconnects)
     assert (await ask(embedder, ["one"])).codes == [""]
+    await embedder.aclose()
 
 
 async def test_batches_one_after_the_other_share_a_connection(
@@ -259,3 +263,31 @@ def test_a_service_that_does_not_say_how_long_vectors_are(service: Simulator) ->
         with pytest.raises(Exception, match=code) as raised:
             embedder.learn_dimensions()
         assert raised.value.__context__ is None
+
+
+FORGETFUL = """
+import asyncio, sys
+import django
+django.setup()
+from semantic.embedders.embedder import Identity, Purpose
+from semantic.embedders.openai import OpenAIEmbedder
+
+embedder = OpenAIEmbedder(Identity("openai", "m", "", 8), base_url=sys.argv[1])
+asyncio.run(embedder.embed(["one"], Purpose.QUERY))
+"""
+
+
+def test_a_process_may_end_without_closing_its_embedders(
+    service: Simulator, tmp_path: Path
+) -> None:
+    """A worker that is told to stop has nothing to complain about."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "default", "-c", FORGETFUL, service.base_url],
+        env={**os.environ, "HOLDFAST_HOME": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert service.posts == 1
+    assert ended.stderr == ""

@@ -10,6 +10,7 @@ import { copy, isNewer, isOpen, Thread } from "./thread.js";
 
 const TOLD = JSON.parse(document.getElementById("told").textContent);
 const NEAR_PIXELS = 80;
+const LEAD_PIXELS = 12;
 const SPOKEN_CHARS = 600;
 const MISSING = "A part of this page could not be loaded. Reload it to try again.";
 const STATES = {
@@ -337,8 +338,9 @@ async function leadTo(id) {
   const message = thread.find(id);
   if (!message) return false;
   isFollowing = false;
-  // not scrollIntoView, which moves whatever else can be scrolled around it
-  view.scrollTop += message.getBoundingClientRect().top - view.getBoundingClientRect().top;
+  // not scrollIntoView: it would also move the page itself, whose header then is out of sight
+  const top = message.getBoundingClientRect().top - view.getBoundingClientRect().top;
+  view.scrollTop += top - LEAD_PIXELS;
   message.focus({ preventScroll: true });
   return true;
 }

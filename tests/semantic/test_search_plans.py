@@ -1,0 +1,173 @@
+"""How search reaches rows: those of one person, by indexes, whatever others have said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from recovery.executor import in_thread
+from semantic import bounds, indexes, ranking, search
+from semantic.models import Manifest, MessageWords
+from semantic.search import Results, Scope
+from tests.factories import ConversationFactory, MessageFactory
+from tests.semantic.searching import KnowsMeanings, derive
+from turns.models import Conversation
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MINE = 20
+THEIRS = 5_000
+_THEIR_MESSAGES = """
+    INSERT INTO turns_message (id, conversation_id, role, state, text, digest, created_at,
+        finished_at)
+    SELECT %(above)s + n, %(conversation)s, 'user', 'complete', 'A boat and a ship.', 'd',
+        now(), now() FROM generate_series(1, %(count)s) AS n
+"""
+_THEIR_WORDS = """
+    INSERT INTO semantic_messagewords (message_id, conversation_id, person_id, words)
+    SELECT id, conversation_id, %(person)s, strip(to_tsvector('simple', text))
+        || array_to_tsvector(ARRAY['person ' || %(person)s])
+    FROM turns_message WHERE id > %(above)s
+"""
+_THEIR_VECTORS = """
+    INSERT INTO semantic_embedding (manifest_id, message_id, conversation_id, person_id, job_id,
+        attempt, digest, vector)
+    SELECT %(manifest)s, id, conversation_id, %(person)s, id, 1, digest, %(vector)s::vector
+    FROM turns_message WHERE id > %(above)s
+"""
+
+
+@pytest.fixture
+def mine() -> Conversation:
+    """A conversation beside that of somebody who has said 250 times as much of the same."""
+    conversation = ConversationFactory.create()
+    for number in range(MINE):
+        MessageFactory.create(conversation=conversation, text=f"My boat number {number}.")
+    derive()
+    theirs = ConversationFactory.create()
+    values = {
+        "above": 1_000_000,
+        "count": THEIRS,
+        "conversation": theirs.pk,
+        "person": theirs.owner_id,
+        "manifest": Manifest.objects.get(state="active").pk,
+        "vector": ranking.literal(KnowsMeanings().meaning("A boat and a ship.")),
+    }
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        for statement in (_THEIR_MESSAGES, _THEIR_WORDS, _THEIR_VECTORS):
+            cursor.execute(statement, values)
+    with connection.cursor() as cursor:
+        for table in ("turns_message", "semantic_messagewords", "semantic_embedding"):
+            cursor.execute(f"VACUUM (ANALYZE) {table}")
+    return conversation
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", []):
+        yield from nodes(inner)
+
+
+def explained(statement: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the nodes of the plan, as it was carried out."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)
+        ((plan,),) = cursor.fetchall()
+    return list(nodes(plan[0]["Plan"]))
+
+
+@pytest.mark.parametrize("scope", ["person", "conversation", "turn"])
+def test_a_search_touches_rows_of_its_own_person_alone(mine: Conversation, scope: str) -> None:
+    scopes = {
+        "person": Scope(mine.owner_id),
+        "conversation": Scope(mine.owner_id, mine.pk),
+        "turn": Scope(mine.owner_id, mine.pk, 999_999),
+    }
+    vector = ranking.literal(KnowsMeanings().meaning("boat"))
+    manifest = Manifest.objects.get(state="active")
+    asked = ranking.asked("boat", "'boat'", scopes[scope], manifest, vector, limit=11)
+    tables = {"semantic_messagewords": 0, "semantic_embedding": 0}
+    for node in explained(*asked):
+        if node.get("Relation Name") in tables:
+            assert node["Node Type"] != "Seq Scan", node
+            tables[node["Relation Name"]] += (
+                node["Actual Rows"]
+                + node.get("Rows Removed by Filter", 0)
+                + node.get("Rows Removed by Index Recheck", 0)
+            ) * node["Actual Loops"]
+    assert tables == {"semantic_messagewords": MINE, "semantic_embedding": MINE}
+
+
+async def test_what_the_index_finds_is_what_comparing_each_would(
+    mine: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the index gives up early, because nearly all it meets is another person's."""
+    manifest = await in_thread(lambda: Manifest.objects.get(state="active"))
+    embedder = KnowsMeanings()
+
+    async def found() -> Results:
+        return await search.search(
+            "vessel 7", Scope(mine.owner_id), embedder_for=lambda _: embedder
+        )
+
+    monkeypatch.setattr(bounds, "CANDIDATES", 10)
+    exactly = await found()
+    assert len(exactly.hits) == bounds.HITS_MAX
+    monkeypatch.setattr(bounds, "EXACT_MAX_VECTORS", MINE - 1)
+    try:
+        assert await in_thread(indexes.build_index, manifest)
+        for most in (bounds.INDEX_SCAN_TUPLES, 1):
+            monkeypatch.setattr(bounds, "INDEX_SCAN_TUPLES", most)
+            again = await found()
+            assert again.mode == "hybrid"
+            assert [hit.score for hit in again.hits] == [hit.score for hit in exactly.hits]
+    finally:
+        await in_thread(indexes.drop_index, manifest)
+
+
+def test_the_indexs_own_statement_goes_by_the_index(mine: Conversation) -> None:
+    manifest = Manifest.objects.get(state="active")
+    vector = ranking.literal(KnowsMeanings().meaning("boat"))
+    theirs = MessageWords.objects.exclude(person=mine.owner_id)[0].person_id
+    try:
+        assert indexes.build_index(manifest)
+        for by_index in (True, False):
+            asked = ranking.asked(
+                "boat", "'boat'", Scope(theirs), manifest, vector, limit=11, by_index=by_index
+            )
+            with ranking.looking_around():
+                used = {node.get("Index Name") for node in explained(*asked)}
+            assert (indexes.index_name(manifest.pk) in used) is by_index
+    finally:
+        indexes.drop_index(manifest)
+
+
+def test_words_are_made_by_the_database_of_complete_messages_by_the_plain_dictionary() -> None:
+    """behaviour V5"""
+    conversation = ConversationFactory.create()
+    asked = MessageFactory.create(conversation=conversation, text="The boats, running!")
+    told = MessageFactory.create(conversation=conversation, answered=True, text="Die Boote.")
+    MessageFactory.create(conversation=conversation, assistant=True)
+    MessageFactory.create(
+        conversation=conversation, role="assistant", state="failed", text="Cut boats"
+    )
+    MessageFactory.create(conversation=conversation, text=" ")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT message_id, tsvector_to_array(words) FROM semantic_messagewords ORDER BY 1"
+        )
+        found = {pk: set(words) for pk, words in cursor.fetchall()}
+        cursor.execute(
+            "SELECT indexdef FROM pg_indexes WHERE indexname = 'semantic_messagewords_words'"
+        )
+        ((index,),) = cursor.fetchall()
+    own = f"person {conversation.owner_id}"
+    assert found == {
+        asked.pk: {"the", "boats", "running", own},
+        told.pk: {"die", "boote", own},
+    }
+    assert "USING gin (words)" in index
