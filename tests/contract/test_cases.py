@@ -13,8 +13,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-# The lists have gaps; these are the numbers there are. Behaviours G to N, R to T and W to AC are
-# about voice, recordings, paired computers and data rights, and come with them.
+# The lists have gaps; these are the numbers there are. Behaviours G to N, R to T and W to AC
+# are about voice, recordings, paired computers and data rights, and come with them.
 FAILURES: Final = {f"H{number:02}" for number in range(1, 86)}
 BEHAVIOURS: Final = {
     f"{letters}{number}"

@@ -186,12 +186,12 @@ def test_its_schema_is_not_strict_and_its_arguments_are_checked_all_the_same() -
 async def test_what_cannot_be_searched_is_a_failed_step_with_its_code() -> None:
     """behaviour V14"""
     here, asked = await conversation_of(BOAT)
-    arguments: dict[str, Any]
-    for arguments, code in (
+    refusals: list[tuple[dict[str, Any], str]] = [
         ({}, "empty_query"),
         ({"query": " "}, "empty_query"),
         ({"query": "é" * 300}, "search_query_too_long"),
-    ):
+    ]
+    for arguments, code in refusals:
         outcome = await call(here, asked, **arguments)
         assert (outcome.state, outcome.error_code) == ("failed", code)
     # arguments are made storable before any tool sees them
