@@ -60,7 +60,7 @@ class SemanticJobAdmin(InspectionAdmin):
     )  # fmt: skip
     list_filter = ("state", "error_code", "manifest")
     list_select_related = ("manifest",)
-    search_fields = ("=id", "=message_id", "=conversation_id")
+    search_fields = ("=id", "=message__id", "=conversation__id")
     fields = (
         "manifest", "message_id", "conversation_id", "person_id", "digest", "state",
         "error_code", "round", "attempts", "write_mark", "claim_token", "lease_expires_at",
@@ -87,7 +87,7 @@ class EmbeddingAdmin(InspectionAdmin):
     list_display = ("id", "manifest", "message_id", "job_id", "attempt", "digest", "created_at")
     list_filter = ("manifest",)
     list_select_related = ("manifest",)
-    search_fields = ("=message_id", "=conversation_id", "=job_id")
+    search_fields = ("=message__id", "=conversation__id", "=job__id")
     fields = (
         "manifest", "message_id", "conversation_id", "person_id", "job_id", "attempt",
         "digest", "created_at",

@@ -230,16 +230,13 @@ class SemanticHost:
     async def _upkeep(self) -> bool:
         """Make one round; return whether the next one should come soon."""
         building = await in_thread(upkeep.building)
-        if building is not None and not await self._build(building):
-            self._hurry = True
-            return True
-        self._hurry = False
+        self._hurry = building is not None and not await self._build(building)
         # It looks for what was missed a page each time, round and round; only what was found
         # lacking is a reason to look on at once.
         while await in_thread(upkeep.reconcile):
             self._woken.set()
         self._woken.set()
-        return False
+        return self._hurry
 
     async def _build(self, manifest: Manifest) -> bool:
         """Bring the manifest nearer to answering; return whether it answers now."""

@@ -171,15 +171,15 @@ _RANK: Final = """
         SELECT m.id, m.conversation_id, m.role, m.created_at, m.digest, m.text,
             (coalesce(1.0 / ({offset} + w.place), 0)
                 + coalesce(1.0 / ({offset} + n.place), 0))::float8 AS score,
-            w.message_id IS NOT NULL, n.similarity
+            w.message_id IS NOT NULL AS has_words, n.similarity
         FROM worded w {join} JOIN near n ON n.message_id = w.message_id
             JOIN turns_message m ON m.id = coalesce(w.message_id, n.message_id)
                 AND (n.digest IS NULL OR n.digest = m.digest)
             JOIN turns_conversation c ON c.id = m.conversation_id AND c.owner_id = %(person)s
         WHERE m.state <> 'streaming'
-        ORDER BY score DESC, m.id DESC LIMIT %(limit)s
+        ORDER BY score DESC, has_words DESC, m.id DESC LIMIT %(limit)s
     ) AS h ON true
-    ORDER BY h.score DESC, h.id DESC
+    ORDER BY h.score DESC, h.has_words DESC, h.id DESC
 """
 
 

@@ -46,12 +46,18 @@ Show = Callable[[Manifest, Progress], None]
 def begin_or_resume() -> tuple[Manifest, bool]:
     """Return the manifest to fill, and whether it was begun before.
 
+    One whose messages failed to the last, as the provider was not there, is begun anew.
+
     Raises:
         ProviderFailed: the embedder cannot say what it is now. Nothing is written.
     """
     identity = factory.from_settings().identity
     unfinished = upkeep.building()
-    if unfinished is not None and unfinished.digest == identity.digest:
+    if (
+        unfinished is not None
+        and unfinished.digest == identity.digest
+        and not transitions.was_let_down(unfinished)
+    ):
         return unfinished, True
     return transitions.begin(identity), False
 

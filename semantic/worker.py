@@ -95,6 +95,8 @@ class _Tally:
 
     # whether the provider was quick last; nothing is claimed ahead behind one not yet heard
     quick: bool = False
+    # whose last batch was not full: nothing more of it was waiting then
+    emptied: int | None = None
 
     def may_claim(self, manifest: Manifest) -> bool:
         return self.resting.get(manifest.pk, 0.0) <= time.monotonic()
@@ -179,14 +181,16 @@ class SemanticWorker:
                 await storing
 
     def _claim(self, tally: _Tally) -> _Batch | None:
-        """Return the next batch; messages of the active manifest go before those of the next.
+        """Return the next batch; messages of the active manifest go before those of the next,
+        which has its turn when none were left: where people go on talking some always wait.
 
         Asked anew each time: manifests come and go while a long pass goes on.
         """
         if self._stopped:
             return None
         # "active" sorts before "building"
-        for manifest in Manifest.objects.filter(state__in=DERIVED).order_by("state"):
+        derived = Manifest.objects.filter(state__in=DERIVED).order_by("state")
+        for manifest in sorted(derived, key=lambda manifest: manifest.pk == tally.emptied):
             if not tally.may_claim(manifest):
                 continue
             embedder = self._embedder_for(manifest)
@@ -195,6 +199,7 @@ class SemanticWorker:
             claimed_at = time.monotonic()
             claims = transitions.claim_jobs(manifest.pk, limit=embedder.batch_items)
             if claims:
+                tally.emptied = manifest.pk if len(claims) < embedder.batch_items else None
                 return _Batch(manifest, embedder, claims, claimed_at)
         return None
 

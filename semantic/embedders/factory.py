@@ -68,7 +68,8 @@ def from_settings() -> Embedder:
 def for_manifest(manifest: Manifest) -> Embedder | None:
     """Return what computes vectors of `manifest`, None where this process cannot.
 
-    Never waits. A manifest of a service needs that service's model in the settings; one of
+    Never waits. A manifest of a service needs a service in the settings, though it may be asked
+    for another model by now: the old vectors answer until those of the new one do. One of
     weights on this machine needs their package in the same version, whatever the settings say.
     """
     identity = Identity(
@@ -87,7 +88,6 @@ def for_manifest(manifest: Manifest) -> Embedder | None:
     configured = (
         identity.provider == SERVICE == settings.EMBEDDINGS_API
         and settings.EMBEDDINGS_BASE_URL
-        and identity.model == settings.EMBEDDINGS_MODEL
         and (not identity.version or identity.version.isdecimal())
     )
     return _service(identity) if configured else None

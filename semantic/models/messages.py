@@ -1,8 +1,9 @@
 """What the table of messages does for search, whoever writes to it.
 
-Statement triggers, so that no code path can forget, and raw SQL cannot either. The message is
-locked by the statement itself; then come its jobs, then its vectors. The other order lets a
-persist that waits for its job go on after its vector's place was cleared (design section 6).
+Statement triggers that cannot be ignored, so that no code path can forget, and raw SQL cannot
+either. The message is locked by the statement itself; then come its jobs, then its vectors. The
+other order lets a persist that waits for its job go on after its vector's place was cleared
+(design section 6).
 
 The SQL is shared with what forgets, enqueues and repairs (semantic/transitions).
 """
@@ -14,6 +15,7 @@ from typing import Final
 import pgtrigger
 
 from recovery.fences import GENERATION_SHIFT_BITS, WRITE_COUNT_MASK
+from recovery.triggers import ConstantTrigger
 from turns.models import Message
 
 # An entry that the parser makes of no text, as it has a space in it.
@@ -98,7 +100,7 @@ class IndexedMessage(Message):
     class Meta:
         proxy = True
         triggers = [
-            pgtrigger.Trigger(
+            ConstantTrigger(
                 name="is_indexed",
                 level=pgtrigger.Statement,
                 when=pgtrigger.After,
@@ -106,7 +108,7 @@ class IndexedMessage(Message):
                 referencing=pgtrigger.Referencing(new="fresh"),  # type: ignore[no-untyped-call]
                 func=_INSERTED,
             ),
-            pgtrigger.Trigger(
+            ConstantTrigger(
                 name="is_indexed_anew",
                 level=pgtrigger.Statement,
                 when=pgtrigger.After,
@@ -117,7 +119,7 @@ class IndexedMessage(Message):
                 declare=[("changed", "bigint[]"), *_IDS],
                 func=_UPDATED,
             ),
-            pgtrigger.Trigger(
+            ConstantTrigger(
                 name="is_forgotten",
                 level=pgtrigger.Statement,
                 when=pgtrigger.After,

@@ -15,6 +15,7 @@ from semantic.transitions.manifests import (
     ensure,
     progress,
     rebuild,
+    was_let_down,
 )
 from semantic.transitions.outcomes import Derived, Persisted, fail, outcomes_of, persist
 from semantic.transitions.reconciling import Reconciled, reconcile
@@ -38,4 +39,5 @@ __all__ = [
     "progress",
     "rebuild",
     "reconcile",
+    "was_let_down",
 ]

@@ -117,16 +117,19 @@ def look_on(manifest_id: int) -> Looked:
 def _hold_free(ids: list[int]) -> set[int]:
     """Lock those messages that nobody is changing; if there are none, wait for the first.
 
+    Another look at them, and what is derived of them, wait until this one has enqueued: its
+    statement does not see what became of jobs that were made while it was under way.
+
     Who waits for one while it holds others waits for ever when the other has them in another
     order, as the removal of a conversation may.
     """
     if not ids:
         return set()
     with connection.cursor() as cursor:
-        cursor.execute(_HOLD + "FOR SHARE SKIP LOCKED", [ids])
+        cursor.execute(_HOLD + "FOR NO KEY UPDATE SKIP LOCKED", [ids])
         held = {pk for (pk,) in cursor.fetchall()}
         if not held:
-            cursor.execute(_HOLD + "FOR SHARE", [[ids[0]]])
+            cursor.execute(_HOLD + "FOR NO KEY UPDATE", [[ids[0]]])
             held = {ids[0]}
     return held
 

@@ -150,7 +150,7 @@ def _take_over(manifest_id: int) -> bool:
     manifest = manifests.pop(manifest_id, None)
     if manifest is None or manifest.state != Manifest.State.BUILDING:
         return False
-    if _waits(manifest) or (manifests and _was_let_down(manifest)):
+    if _waits(manifest) or (manifests and was_let_down(manifest)):
         return False
     Manifest.objects.filter(pk__in=manifests).update(
         state=Manifest.State.RETIRED, finished_at=Now()
@@ -170,7 +170,7 @@ def _waits(manifest: Manifest) -> bool:
     )
 
 
-def _was_let_down(manifest: Manifest) -> bool:
+def was_let_down(manifest: Manifest) -> bool:
     """Return whether messages have no vector because the provider was not there to the last."""
     failed = SemanticJob.objects.filter(
         manifest=manifest, state=SemanticJob.State.FAILED, round=bounds.ROUNDS_AFTER_FAILURE + 1

@@ -1,9 +1,9 @@
 """An attempt ends: with its vector, with a code, or overtaken by what became of its message.
 
 The attempt and its token are the proof; the message's digest and the manifest are looked at
-under their locks. Order of locks: messages, jobs, vectors, manifest. Messages that somebody is
-changing or removing just now are passed over and waited for one at a time, holding nothing:
-whoever removes a conversation takes them in an order of his own.
+under their locks. Order of locks: messages, jobs, vectors, manifest. What somebody is changing
+or removing just now is passed over and waited for one at a time, holding nothing: whoever
+removes a conversation takes messages, and their jobs, in an order of his own.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _FAIL: Final = f"""
             AS g(job_id, attempt, token, message_id, code, again)
         JOIN semantic_semanticjob j ON j.id = g.job_id
         WHERE {_OURS.format(claim="g")}
-        ORDER BY j.id FOR NO KEY UPDATE OF j
+        ORDER BY j.id FOR NO KEY UPDATE OF j {{unless_busy}}
     ), done AS (
         UPDATE semantic_semanticjob j SET state = 'failed', error_code = held.code,
             finished_at = statement_timestamp(), {_MARKED},
@@ -120,6 +120,8 @@ _FAIL: Final = f"""
     )
     SELECT id FROM done
 """  # noqa: S608  constants
+_FAIL_FREE: Final = _FAIL.format(unless_busy="SKIP LOCKED")
+_FAIL_WAITING: Final = _FAIL.format(unless_busy="")
 _OUTCOMES: Final = f"""
     SELECT g.job_id, j.state FROM {_GIVEN}) AS g(job_id, attempt, token, message_id)
     LEFT JOIN semantic_semanticjob j ON j.id = g.job_id AND j.attempts = g.attempt
@@ -185,16 +187,22 @@ def fail(failures: Collection[tuple[Claim, ErrorCode]]) -> int:
     """
     if not failures:
         return 0
+    ended = _failed(_FAIL_FREE, failures)
+    for failure in failures:
+        if failure[0].job_id not in ended:
+            ended |= _failed(_FAIL_WAITING, [failure])
+    return len(ended)
+
+
+def _failed(statement: str, failures: Collection[tuple[Claim, ErrorCode]]) -> set[int]:
     codes = [code for _, code in failures]
-    return len(
-        _rows(
-            _FAIL,
-            _proofs([claim for claim, _ in failures])
-            | {
-                "codes": array(code.value for code in codes),
-                "again": array(str(code not in NOT_TRIED_AGAIN) for code in codes),
-            },
-        )
+    return _rows(
+        statement,
+        _proofs([claim for claim, _ in failures])
+        | {
+            "codes": array(code.value for code in codes),
+            "again": array(str(code not in NOT_TRIED_AGAIN) for code in codes),
+        },
     )
 
 

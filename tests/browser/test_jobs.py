@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import expect
 
@@ -292,7 +291,8 @@ def test_the_way_to_a_report_moves_the_messages_and_nothing_around_them(
     )
     assert (scrolled, room) == (0, 0)
     assert above == 52
-    assert top == pytest.approx(above, abs=1)
+    # a little below its edge
+    assert 0 < top - above < 20
 
 
 def test_a_job_that_the_model_starts_shows_up_beside_its_answer(

@@ -45,6 +45,14 @@ RESULT: Final = """
     SELECT manifest_id, message_id, conversation_id, person_id, id, attempts, digest,
         array_fill(1::real, ARRAY[8])::vector FROM done
 """
+# as a look does
+ENQUEUE: Final = """
+    INSERT INTO semantic_semanticjob (manifest_id, message_id, conversation_id, person_id,
+        digest, state, error_code, round, attempts, write_mark)
+    SELECT p.id, m.id, m.conversation_id, c.owner_id, m.digest, 'queued', '', 1, 0, 0
+    FROM turns_message m JOIN turns_conversation c ON c.id = m.conversation_id,
+        semantic_manifest p WHERE m.id = %s
+"""
 NOTHING: Final[frozenset[int]] = frozenset()
 
 
@@ -201,6 +209,26 @@ def test_a_batch_does_not_wait_for_a_message_while_it_holds_others(
     assert written.completed == {claims[0].job_id, claims[1].job_id}
     assert written.invalidated == {claims[2].job_id}
     assert Embedding.objects.get().message_id == second.pk
+
+
+def test_a_failed_batch_does_not_wait_for_a_job_while_it_holds_others(
+    manifest: Manifest, database_url: str
+) -> None:
+    """Whoever removes a question and then its answer takes their jobs in that order."""
+    conversation = make.ConversationFactory.create()
+    first, second = (
+        make.MessageFactory.create(conversation=conversation, text=f"{n}") for n in range(2)
+    )
+    claims = transitions.claim_jobs(manifest.pk, limit=9)
+    with under_way(database_url, REMOVE, second.pk) as removal:
+        failure = Rival(
+            lambda: transitions.fail([(claim, OFFLINE) for claim in claims])
+        ).until_it_waits()
+        # the other has failed and is let go by then
+        removal.execute(REMOVE, [first.pk])
+        removal.commit()
+
+    assert failure.result() == 1
 
 
 def test_a_message_being_changed_is_claimed_as_it_was_and_its_result_refused(
@@ -415,6 +443,26 @@ def test_two_looks_at_once_enqueue_each_message_once(
         held.rollback()
     assert sum(look.result().enqueued for look in both) == 1
     assert SemanticJob.objects.count() == 1
+
+
+def test_a_look_that_began_before_a_job_was_made_does_not_enqueue_what_is_derived_by_then(
+    manifest: Manifest, database_url: str
+) -> None:
+    """Its statement sees no job; and one that has completed stands in no other's way."""
+    first, second = (make.MessageFactory.create(text=f"{n}") for n in range(2))
+    SemanticJob.objects.all().delete()
+    with under_way(database_url, ENQUEUE, first.pk) as other:
+        look = Rival(transitions.reconcile).until_it_waits()
+        assert look.waits_for(other.info.backend_pid)
+        with connection.cursor() as cursor:
+            cursor.execute(ENQUEUE, [second.pk])
+        result = Rival(persist(*transitions.claim_jobs(manifest.pk, limit=9))).until_it_waits()
+        assert result.waits_for(look.pid)
+        other.rollback()
+
+    assert look.result().enqueued == 1
+    assert len(result.result().completed) == 1
+    assert SemanticJob.objects.get(message=second).state == "completed"
 
 
 def test_a_look_leaves_a_message_that_is_being_changed_to_who_changes_it(

@@ -54,6 +54,15 @@ def test_lists_and_pages_show_no_content(
         assert not any(number in shown for number in numbers)
 
 
+@pytest.mark.parametrize("asked", ["1", "abc"])
+@pytest.mark.parametrize("model", ROWS, ids=lambda model: model.__name__)
+def test_every_list_can_be_searched(
+    staff: Client, manifest: Manifest, model: type[Manifest], asked: str
+) -> None:
+    address = reverse(f"admin:semantic_{model.__name__.lower()}_changelist")
+    assert staff.get(address, {"q": asked}).status_code == 200
+
+
 def test_a_manifests_page_shows_how_far_it_is(staff: Client, manifest: Manifest) -> None:
     assert "1 of 2 messages, 1 waiting or at work, 0 failed" in page(staff, manifest)
 

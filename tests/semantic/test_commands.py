@@ -20,10 +20,11 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from recovery.errors import ErrorCode, ProviderFailed
-from semantic import transitions
+from semantic import bounds, transitions
 from semantic.embedders import factory
 from semantic.models import Embedding, Manifest, SemanticJob
 from semantic.worker import SemanticWorker
+from tests.factories import let_retries_come_due
 from tests.support.embedding import ScriptedEmbedder, active, expire_leases, has, said
 from tests.support.processes import ROOT
 from tests.support.waiting import wait_until
@@ -126,6 +127,31 @@ def test_the_old_vectors_answer_while_the_provider_is_away_and_the_next_run_goes
     assert report["error_code"] == "semantic_provider_offline"
     assert (report["state"], report["failed"]) == ("building", 4)
     assert Manifest.objects.get(state="active").generation == 2
+
+
+def test_what_failed_to_the_last_is_begun_anew_by_the_next_run(
+    embedder: ScriptedEmbedder,
+) -> None:
+    active(embedder)
+    said("one")
+    unfinished = transitions.begin(embedder.identity)
+    transitions.backfill(unfinished.pk)
+    for _ in range(bounds.ROUNDS_AFTER_FAILURE + 1):
+        claims = transitions.claim_jobs(unfinished.pk, limit=1)
+        assert transitions.fail([(claims[0], ErrorCode.SEMANTIC_PROVIDER_OFFLINE)]) == 1
+        let_retries_come_due()
+        transitions.reconcile()
+    assert rebuilt() == {
+        "generation": unfinished.generation + 1,
+        "state": "active",
+        "resumed": False,
+        "total": 1,
+        "done": 1,
+        "failed": 0,
+        "error_code": "",
+    }
+    unfinished.refresh_from_db()
+    assert unfinished.state == "retired"
 
 
 def test_it_says_in_a_line_that_the_embedder_cannot_be_used(

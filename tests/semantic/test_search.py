@@ -200,6 +200,24 @@ async def test_what_was_said_40_messages_ago_is_found_alone_and_first() -> None:
     assert texts(await look("zeppelin", Scope(mine.owner_id, mine.pk), shipped)) == []
 
 
+async def test_the_word_itself_goes_before_what_is_merely_near_it() -> None:
+    """behaviour V1: a tie of ranks goes to the message that has the words."""
+    shipped = factory.from_settings()
+
+    def create() -> Conversation:
+        conversation = ConversationFactory.create()
+        told = "Among many other things that were said about the harbour: QX7R99Z. " * 4
+        for text in (told, *(f"My code word number {n} is ZX7R9" for n in range(60))):
+            MessageFactory.create(conversation=conversation, text=text)
+        derive(shipped)
+        return conversation
+
+    mine = await in_thread(create)
+    found = await look("QX7R99Z", Scope(mine.owner_id), shipped)
+    assert "QX7R99Z" in texts(found)[0]
+    assert found.hits[0].found.has_words
+
+
 async def test_what_is_said_or_ends_after_the_question_is_never_found_under_it() -> None:
     """behaviour V4"""
     mine = await conversation_of(BOAT, SHIP, "A boat in the rain.")

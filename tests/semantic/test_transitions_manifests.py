@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import pgtrigger
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from recovery.errors import ErrorCode
 from semantic import bounds, transitions
@@ -53,10 +52,9 @@ def filled(identity: Identity = IDENTITY) -> Manifest:
 
 
 def behind_the_triggers(statement: str, *values: Any) -> None:
-    """Change messages as one who has switched their rules off."""
-    names = ("is_indexed", "is_indexed_anew", "is_forgotten")
-    rules = [f"semantic.IndexedMessage:{name}" for name in names]
-    with pgtrigger.ignore(*rules), connection.cursor() as cursor:
+    """Change messages as a superuser who has switched all rules off."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
         cursor.execute(statement, values)
 
 

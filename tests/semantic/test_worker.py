@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Sequence
 
 import pytest
 from django.db import OperationalError, connection
 
 from recovery.errors import ErrorCode, ProviderFailed
+from recovery.executor import in_thread
 from semantic import bounds, transitions
 from semantic import worker as working
 from semantic.embedders.embedder import Identity
@@ -228,6 +230,28 @@ def test_the_answering_manifest_goes_before_the_one_that_is_built() -> None:
     assert order == ["old"] * 3 + ["new"] * 3
     assert Embedding.objects.filter(manifest=first).count() == 5
     assert Embedding.objects.filter(manifest=second).count() == 5
+
+
+def test_the_next_manifest_has_its_turn_where_people_go_on_talking() -> None:
+    """Something is said while each batch is embedded, so the answering one always has some."""
+    old = ScriptedEmbedder(batch_items=2)
+    new = ScriptedEmbedder(identity=Identity("test", "better", "1", 8), batch_items=2)
+    active(old)
+    said("one", "two", "three")
+    begun(new)
+    turns: list[str] = []
+
+    async def talked(texts: Sequence[str]) -> None:
+        turns.append("answering")
+        await in_thread(said, f"more {len(turns)}")
+
+    async def had_its_turn(texts: Sequence[str]) -> None:
+        turns.append("next")
+
+    old.script, new.script = [talked] * 6, [had_its_turn] * 9
+    asyncio.run(worker_for(old, new).drain())
+    # what waited before is done first: two batches of it
+    assert turns[:5] == ["answering", "answering", "next", "answering", "next"]
 
 
 def test_a_worker_leaves_alone_what_its_process_cannot_embed() -> None:

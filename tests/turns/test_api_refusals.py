@@ -80,6 +80,7 @@ ENDPOINTS = [
     ("GET", "/jobs/{job}", None),
     ("POST", "/jobs/{job}/cancel", None),
     ("GET", "/computers", None),
+    ("GET", "/search", None),
 ]
 IN_A_QUERY_OR_BODY = [
     ("GET", "/jobs?conversation_id={conversation}", None),

@@ -74,6 +74,7 @@ def test_every_shipped_tool_has_a_schema_that_refuses_what_it_does_not_name() ->
         "list_jobs",
         "job_status",
         "cancel_job",
+        "recall",
     ]
 
 
