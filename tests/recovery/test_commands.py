@@ -19,7 +19,7 @@ from recovery import runner
 from recovery.commands import RecoverCommand
 from recovery.models import RecoveryEvent
 from tests.recovery.parcels import ParcelRecovery, parcel, parcel_tables
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, interruptible
 from tests.support.runtimes import runtime_row, watch_database
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -144,9 +144,7 @@ def test_the_real_command_keeps_its_word(process_environment: dict[str, str]) ->
 
 
 def test_watch_goes_on_until_it_is_interrupted(process_environment: dict[str, str]) -> None:
-    # What a shell puts into the background ignores SIGINT, and so do its children.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with interruptible():
         watching = subprocess.Popen(
             [sys.executable, "manage.py", "recover_turns", "--watch", "--json"],
             cwd=ROOT,
@@ -154,8 +152,6 @@ def test_watch_goes_on_until_it_is_interrupted(process_environment: dict[str, st
             stdout=subprocess.PIPE,
             text=True,
         )
-    finally:
-        signal.signal(signal.SIGINT, inherited)
     assert watching.stdout is not None
     with watching.stdout as lines:
         assert json.loads(lines.readline())["examined"] == 0

@@ -26,7 +26,7 @@ from semantic.models import Embedding, Manifest, SemanticJob
 from semantic.worker import SemanticWorker
 from tests.factories import let_retries_come_due
 from tests.support.embedding import ScriptedEmbedder, active, expire_leases, has, said
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, interruptible
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -72,13 +72,15 @@ def process(
     """Run `semantic_rebuild` as a process of its own, with the embedder of the settings."""
     probes = directory / "probes"
     probes.mkdir(exist_ok=True)
-    with subprocess.Popen(
-        REBUILD,
-        cwd=ROOT,
-        env={**environment, "HOLDFAST_PROBE": stop_at, "HOLDFAST_PROBE_DIR": str(probes)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as running:
+    with interruptible():
+        started = subprocess.Popen(
+            REBUILD,
+            cwd=ROOT,
+            env={**environment, "HOLDFAST_PROBE": stop_at, "HOLDFAST_PROBE_DIR": str(probes)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    with started as running:
         try:
             if stop_at:
                 name = f"{stop_at}.{running.pid}.reached"

@@ -9,13 +9,27 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 from uuid import UUID
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 PATIENCE_SECONDS: Final = 40.0
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Start processes that heed SIGINT, as those that a person starts do.
+
+    What a shell puts into the background ignores it, and so do its children.
+    """
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, inherited)
 
 
 class ChildProcess:
