@@ -206,7 +206,7 @@ async def test_the_word_itself_goes_before_what_is_merely_near_it() -> None:
 
     def create() -> Conversation:
         conversation = ConversationFactory.create()
-        told = "Among many other things that were said about the harbour: QX7R99Z. " * 4
+        told = "Rain fell over the harbour while nobody was at home. " * 12 + "QX7R99Z"
         for text in (told, *(f"My code word number {n} is ZX7R9" for n in range(60))):
             MessageFactory.create(conversation=conversation, text=text)
         derive(shipped)
