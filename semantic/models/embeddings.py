@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pgtrigger
-from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
 from pgvector.django import VectorField
@@ -11,8 +10,8 @@ from pgvector.django import VectorField
 from recovery.triggers import refuse
 from semantic.models.jobs import SemanticJob
 from semantic.models.manifests import Manifest
+from semantic.models.scope import OfMessage
 from turns.digests import DIGEST_CHARS
-from turns.models import Conversation, Message
 
 # Judged when the statement ends: each new vector is that of the last attempt of a job which
 # the same statement completed, and of the message as it is now. The rows it depends on are
@@ -39,39 +38,18 @@ _IS_WANTED = f"""
 """  # noqa: S608  names of our own tables
 
 
-class Embedding(models.Model):
+class Embedding(OfMessage):
     """What the manifest makes of a message whose digest is `digest`: one unit vector.
 
     It is inserted by the statement that completes its job, and never changed: an edit removes
     it, and another job derives the next.
     """
 
-    # see SemanticJob for why nothing cascades, and what proves that all belong together
+    # as with jobs, no foreign key: nothing is removed through them
     manifest = models.ForeignKey(
         Manifest,
         on_delete=models.PROTECT,
         related_name="embeddings",
-        db_index=False,
-        db_constraint=False,
-    )
-    message = models.ForeignKey(
-        Message,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
-    )
-    conversation = models.ForeignKey(
-        Conversation,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
-    )
-    person = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
         db_index=False,
         db_constraint=False,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pgtrigger
-from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
@@ -13,9 +12,8 @@ from recovery.fences import GENERATION_SHIFT_BITS
 from recovery.triggers import changed, refuse, refuse_change, refuse_insert, refuse_update
 from semantic import bounds, lifecycles
 from semantic.models.manifests import Manifest
-from semantic.models.scope import is_of_its_message
+from semantic.models.scope import OfMessage, is_of_its_message
 from turns.digests import DIGEST_CHARS
-from turns.models import Conversation, Message
 
 # The lease counts, whoever is alive: only the database's clock says when it is over.
 _CLAIMS = "NEW.attempts <> OLD.attempts OR NEW.claim_token IS DISTINCT FROM OLD.claim_token"
@@ -41,7 +39,7 @@ _HAS_ITS_VECTOR = f"""
 """  # noqa: S608  names of our own tables
 
 
-class SemanticJob(models.Model):
+class SemanticJob(OfMessage):
     """One message to be embedded under one manifest, as it was when `digest` was its digest.
 
         queued -> running -> completed | failed
@@ -64,35 +62,11 @@ class SemanticJob(models.Model):
 
     LIFECYCLE = lifecycles.JOB
 
-    # Message, conversation and person belong together (semantic/models/scope.py). Removing a
-    # message takes its jobs along by the database's own rules (semantic/models/messages.py);
-    # Django's collector would lock in another order. A manifest is never removed, and its
-    # foreign key would have every new message lock its row.
+    # a manifest is never removed, and its foreign key would have every new message lock its row
     manifest = models.ForeignKey(
         Manifest,
         on_delete=models.PROTECT,
         related_name="jobs",
-        db_index=False,
-        db_constraint=False,
-    )
-    message = models.ForeignKey(
-        Message,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
-    )
-    conversation = models.ForeignKey(
-        Conversation,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
-    )
-    person = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
         db_index=False,
         db_constraint=False,
     )

@@ -9,8 +9,44 @@ So the rest is proved once, when the row is written.
 from __future__ import annotations
 
 import pgtrigger
+from django.conf import settings
+from django.db import models
 
 from recovery.triggers import refuse
+from turns.models import Conversation, Message
+
+
+class OfMessage(models.Model):
+    """What every row that is derived from a message says of it.
+
+    Removing a message takes them along by the database's own rules (`messages.py`); Django's
+    collector would lock in another order.
+    """
+
+    message = models.ForeignKey(
+        Message,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
+    )
+    conversation = models.ForeignKey(
+        Conversation,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
+    )
+    person = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
+    )
+
+    class Meta:
+        abstract = True
 
 
 def is_of_its_message(table: str, said: str, *, beside: str = "") -> pgtrigger.Trigger:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pgtrigger
-from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVectorField
 from django.db import models
 
 from recovery.triggers import refuse
-from semantic.models.scope import is_of_its_message
-from turns.models import Conversation, Message
+from semantic.models.scope import OfMessage, is_of_its_message
+from turns.models import Message
 
 
-class MessageWords(models.Model):
+class MessageWords(OfMessage):
     """The words of a complete message, by the plain dictionary, kept by the database alone.
 
     Beside the words stands one entry that no text can contain, the person's own (see
@@ -21,26 +20,11 @@ class MessageWords(models.Model):
     entries of its own person only, however much others have said.
     """
 
-    # see SemanticJob for why nothing cascades
     message = models.OneToOneField(
         Message,
         on_delete=models.DO_NOTHING,
         related_name="+",
         primary_key=True,
-        db_constraint=False,
-    )
-    conversation = models.ForeignKey(
-        Conversation,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
-    )
-    person = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_index=False,
         db_constraint=False,
     )
     words = SearchVectorField()
