@@ -83,10 +83,12 @@ class ConversationPage(Schema):
 
 
 class MessagePage(Schema):
-    """Messages, newest first; `next` is the `before` of the following page."""
+    """Messages, newest first; `next` is the `before` of the page with older ones, `previous`
+    the `after` of the page with newer ones."""
 
     messages: list[MessageShape]
     next: str | None
+    previous: str | None
 
 
 @router.get("/conversations", response={200: ConversationPage, **ASKED_WRONGLY})
@@ -195,26 +197,31 @@ async def cancel_turn(request: HttpRequest, turn_id: Id) -> Status[Any]:
 async def list_messages(
     request: HttpRequest,
     conversation_id: Id,
+    *,
     before: str | None = None,
+    after: str | None = None,
+    around: str | None = None,
     limit: Limit = DEFAULT_PAGE,
 ) -> MessagePage:
-    """List a conversation's messages, newest first."""
-    older_than = None
-    if before is not None and (older_than := parse_id(before)) is None:
+    """List a conversation's messages, newest first: the newest, those next before or after an
+    id, or those around a message. One that is not there has none around it: `not_found`."""
+    places = {"before": before, "after": after, "around": around}
+    given = {name: parse_id(text) for name, text in places.items() if text is not None}
+    if len(given) > 1 or None in given.values():
         raise Refused(ErrorCode.INVALID_REQUEST)
-    found = await in_thread(
+    page = await in_thread(
         projection.messages,
         pk_of(conversation_id),
         person_of(request),
-        before=older_than,
-        limit=limit + 1,
+        **given,
+        limit=limit,
     )
-    if found is None:
+    if page is None:
         raise Refused(ErrorCode.NOT_FOUND)
-    shown = found[:limit]
     return MessagePage(
-        messages=[narrowed(m, MessageShape) for m in shown],
-        next=shown[-1].id if len(found) > limit else None,
+        messages=[narrowed(m, MessageShape) for m in page.messages],
+        next=page.next,
+        previous=page.previous,
     )
 
 

@@ -31,6 +31,8 @@ PAGE_MAX_ITEMS: Final = 100
 # A view that missed more turns than this is shown a snapshot instead of each of them.
 MISSED_TURNS_MAX: Final = 3
 EXCERPT_CHARS: Final = 80
+# Above every id there can be.
+NO_END: Final = 2**63 - 1
 # within a bigint and an integer of PostgreSQL
 PLACE: Final = re.compile(r"\d{1,16}\.\d{1,18}", re.ASCII)
 CURSOR: Final = re.compile(r"\d{1,18}\.\d{1,18}\.\d{1,9}\.\d{1,9}\.[01]", re.ASCII)
@@ -215,6 +217,25 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """Messages that follow one another, newest first, and whether there are more beyond."""
+
+    messages: tuple[MessageView, ...]
+    has_older: bool
+    has_newer: bool
+
+    @property
+    def next(self) -> str | None:
+        """Before which id older ones are, None when there are none."""
+        return self.messages[-1].id if self.messages and self.has_older else None
+
+    @property
+    def previous(self) -> str | None:
+        """After which id newer ones are, None when there are none."""
+        return self.messages[0].id if self.messages and self.has_newer else None
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What is new at a watched place. Empty when nothing is."""
 
@@ -349,27 +370,55 @@ def message(message_id: int, owner_id: int) -> MessageView | None:
 
 
 def messages(
-    conversation_id: int, owner_id: int, *, before: int | None = None, limit: int
-) -> list[MessageView] | None:
-    """Return up to `limit` messages older than `before`, newest first; None when not theirs."""
+    conversation_id: int,
+    owner_id: int,
+    *,
+    before: int | None = None,
+    after: int | None = None,
+    around: int | None = None,
+    limit: int,
+) -> Page | None:
+    """Return up to `limit` messages that follow one another, newest first.
+
+    One of the ids says which: those next before it, next after it, or on both sides of it and
+    itself; without any, the newest. None when the conversation is not theirs, or `around` is
+    not in it.
+    """
+    newer = limit // 2 if around is not None else limit if after is not None else 0
     rows = _rows(
-        f"""SELECT (SELECT coalesce(json_agg(w.message ORDER BY w.id DESC), '[]'::json) FROM (
-                SELECT m.id, {MESSAGE} AS message FROM {MESSAGE_WITH_TURN}
-                WHERE m.conversation_id = c.id
-                    AND (%(before)s::bigint IS NULL OR m.id < %(before)s::bigint)
-                ORDER BY m.id DESC LIMIT %(limit)s) w)::text
-            FROM turns_conversation c WHERE c.id = %(conversation)s AND c.owner_id = %(owner)s
+        f"""SELECT json_build_object('messages', coalesce(p.messages, '[]'::json),
+                'has_older', EXISTS (SELECT FROM turns_message x
+                    WHERE x.conversation_id = c.id AND x.id < p.oldest),
+                'has_newer', EXISTS (SELECT FROM turns_message x
+                    WHERE x.conversation_id = c.id AND x.id > p.newest))::text
+            FROM turns_conversation c CROSS JOIN LATERAL (
+                SELECT json_agg(w.message ORDER BY w.id DESC) AS messages,
+                    min(w.id) AS oldest, max(w.id) AS newest
+                FROM ((SELECT m.id, {MESSAGE} AS message FROM {MESSAGE_WITH_TURN}
+                        WHERE m.conversation_id = c.id AND m.id <= %(upto)s
+                        ORDER BY m.id DESC LIMIT %(older)s)
+                    UNION ALL
+                    (SELECT m.id, {MESSAGE} AS message FROM {MESSAGE_WITH_TURN}
+                        WHERE m.conversation_id = c.id AND m.id > %(above)s
+                        ORDER BY m.id LIMIT %(newer)s)) w) p
+            WHERE c.id = %(conversation)s AND c.owner_id = %(owner)s
+                AND (%(around)s::bigint IS NULL OR EXISTS (SELECT FROM turns_message x
+                    WHERE x.conversation_id = c.id AND x.id = %(around)s::bigint))
         """,  # noqa: S608  constants
         {
             "conversation": conversation_id,
             "owner": owner_id,
-            "before": before,
-            "limit": limit,
+            "around": around,
+            "upto": around or (before - 1 if before is not None else NO_END),
+            "above": around or after or NO_END,
+            "older": limit - newer,
+            "newer": newer,
         },
     )
     if not rows:
         return None
-    return list(_messages(json.loads(rows[0][0])))
+    value = json.loads(rows[0][0])
+    return Page(_messages(value["messages"]), value["has_older"], value["has_newer"])
 
 
 def conversations(

@@ -25,6 +25,9 @@ from turns.schemas import CUT_CODES
 
 LISTED_CONVERSATIONS: Final = 50
 OLDER_MESSAGES: Final = 30
+# Enough on both sides of a message to fill a screen.
+AROUND_MESSAGES: Final = 60
+PLACES: Final = ("before", "after", "around")
 
 sign_in: Final = LoginView.as_view(
     template_name="turns/login.html", redirect_authenticated_user=True
@@ -61,20 +64,24 @@ def conversation(request: HttpRequest, conversation_id: str) -> HttpResponse:
 @never_cache
 @login_required
 def older_messages(request: HttpRequest, conversation_id: str) -> JsonResponse:
-    """Answer with messages as the page shows them, newest first: those before `before`."""
-    found = projection.messages(
+    """Answer with messages as the page shows them, newest first: those next before or after a
+    message, or around it."""
+    places = {name: _id(text) for name in PLACES if (text := request.GET.get(name)) is not None}
+    if len(places) != 1:
+        raise Http404
+    page = projection.messages(
         _id(conversation_id),
         _person(request),
-        before=_id(request.GET.get("before", "")),
-        limit=OLDER_MESSAGES + 1,
+        **places,
+        limit=AROUND_MESSAGES if "around" in places else OLDER_MESSAGES,
     )
-    if found is None:
+    if page is None:
         raise Http404
-    shown = found[:OLDER_MESSAGES]
     return JsonResponse(
         {
-            "messages": [message.model_dump(mode="json") for message in shown],
-            "next": shown[-1].id if len(found) > len(shown) else None,
+            "messages": [message.model_dump(mode="json") for message in page.messages],
+            "next": page.next,
+            "previous": page.previous,
         }
     )
 

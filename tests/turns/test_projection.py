@@ -144,7 +144,7 @@ def test_markdown_is_rendered_for_ended_answers_alone() -> None:
     question = MessageFactory(conversation=conversation, text="**bold**")
     found = projection.messages(conversation.pk, conversation.owner_id, limit=9)
     assert found is not None
-    html = {message.id: message.html for message in found}
+    html = {message.id: message.html for message in found.messages}
     assert html == {
         str(answer.pk): "<p><strong>bold</strong></p>\n",
         str(question.pk): None,

@@ -184,7 +184,8 @@ async def test_reports_stand_in_snapshots_and_pages_like_other_messages(place: P
     assert (report["turn_id"], report["state"]) == (None, "complete")
     assert report["about"]["state"] == "failed"
     page = await place.do(projection.messages, place.conversation.pk, place.person.pk, limit=9)
-    assert (page[0].id, page[0].turn_id) == (report["id"], None)
+    (shown, *_) = page.messages
+    assert (shown.id, shown.turn_id) == (report["id"], None)
     await client.leave()
 
 
