@@ -6,31 +6,17 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote, urlsplit
 
-import psycopg
 import pytest
 from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
-from psycopg import sql
 from pytest_django import DjangoDbBlocker
 
 from config.celery import app as celery_app
 from config.settings import hint_scope
 from tests.environment import RUN
-
-
-def _address(name: str) -> str:
-    base = urlsplit(os.environ["DATABASE_URL"])
-    return base._replace(path=f"/{quote(name)}").geturl()
-
-
-def _administer(*statements: sql.Composed) -> None:
-    name = urlsplit(os.environ["DATABASE_URL"]).path.lstrip("/")
-    with psycopg.connect(_address(name), autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement)
+from tests.support import databases
 
 
 def _point_django_at(name: str) -> None:
@@ -51,7 +37,7 @@ def _migrated_template() -> str:
     with done.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.read_text():
-            _administer(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            databases.create(name)
             _point_django_at(name)
             call_command("migrate", verbosity=0)
             connections.close_all()
@@ -60,32 +46,36 @@ def _migrated_template() -> str:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def migrated_template(django_db_blocker: DjangoDbBlocker) -> str:
+    """Return the name of a migrated database to clone; nobody may connect to it."""
+    with django_db_blocker.unblock():
+        return _migrated_template()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    migrated_template: str, django_db_blocker: DjangoDbBlocker
+) -> Iterator[None]:
     """Give this process a database of its own, cloned from the migrated template."""
     name = f"holdfast_{os.environ[RUN]}_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
-    identifier = sql.Identifier(name)
-    with django_db_blocker.unblock():
-        template = sql.Identifier(_migrated_template())
-        _administer(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(identifier, template))
-        _point_django_at(name)
-    yield
-    with django_db_blocker.unblock():
-        connections.close_all()
-    # FORCE: threads and children of a test may still hold a connection.
-    _administer(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
+    with databases.clone(migrated_template, name):
+        with django_db_blocker.unblock():
+            _point_django_at(name)
+        yield
+        with django_db_blocker.unblock():
+            connections.close_all()
 
 
 def pytest_unconfigure() -> None:
     """Remove the run's template where the server outlives the run."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        name = sql.Identifier(f"holdfast_template_{os.environ[RUN]}")
-        _administer(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+        databases.drop(f"holdfast_template_{os.environ[RUN]}")
 
 
 @pytest.fixture
 def database_url(transactional_db: None) -> str:
     """Return the address of this test's database, for its own processes and connections."""
-    return _address(str(settings.DATABASES["default"]["NAME"]))
+    return databases.address(str(settings.DATABASES["default"]["NAME"]))
 
 
 @pytest.fixture

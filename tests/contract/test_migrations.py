@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,10 +10,10 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from django.db.migrations.loader import MigrationLoader
-from psycopg import sql
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from tests.support.databases import clone
+from tests.support.processes import ChildProcess
+
 # who depends on whom, from the top down
 APPS: Final = ("work", "semantic", "turns", "recovery")
 ROWS: Final = 1_000
@@ -128,33 +125,30 @@ OURS: Final = """
 """
 
 
-MIGRATE: Final = """
-import json, sys, django
-from django.core.management import call_command
-django.setup()
-for target in json.loads(sys.argv[1]):
-    call_command("migrate", *target, verbosity=0)
-"""
+MIGRATION_SECONDS: Final = 120.0
 
 
 class Database:
-    """A database of its own, and what migrations make of it."""
+    """A migrated database of its own, and the process that takes it back and forth."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, log: Path) -> None:
         self.url = url
+        self._migrator = ChildProcess(
+            "tests.support.migrator",
+            environment={**os.environ, "DATABASE_URL": url, "DIRECT_DATABASE_URL": ""},
+            log=log,
+        )
 
     def migrate(self, *targets: tuple[str, str]) -> None:
-        """Migrate to each target, or to the newest of all, in a process of its own."""
-        done = subprocess.run(
-            [sys.executable, "-c", MIGRATE, json.dumps(targets or [()])],
-            env={**os.environ, "DATABASE_URL": self.url, "DIRECT_DATABASE_URL": ""},
-            cwd=ROOT,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-        assert done.returncode == 0, done.stderr
+        """Migrate to each target, or to the newest of all."""
+        self._migrator.say("migrate", targets=targets or [()])
+        self._migrator.expect("done", seconds=MIGRATION_SECONDS)
+
+    def walk(self, *apps: str, back: bool = False) -> list[tuple[str, list[str]]]:
+        """Take these apps forward or back; return each migration and what was ours after it."""
+        self._migrator.say("walk", apps=apps, back=back, read=OURS)
+        steps = self._migrator.expect("done", seconds=MIGRATION_SECONDS)["steps"]
+        return [(name, ours) for name, ours in steps]
 
     def ours(self) -> list[str]:
         """Return our tables, sequences, triggers and functions, as the catalogue has them."""
@@ -165,58 +159,45 @@ class Database:
         with psycopg.connect(self.url) as session:
             session.execute(statements.encode())
 
+    def close(self) -> None:
+        """End the process; the database is dropped by whoever made it."""
+        self._migrator.close()
+
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    """An empty database on the server of this test's."""
-    name = f"holdfast_migrations_{uuid4().hex[:12]}"
-    with psycopg.connect(database_url, autocommit=True) as session:
-        session.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+def database(migrated_template: str, tmp_path: Path) -> Iterator[Database]:
+    """A database of its own that migrations have made from nothing."""
+    with clone(migrated_template, f"holdfast_migrations_{uuid4().hex[:12]}") as url:
+        made = Database(url, tmp_path / "migrator.log")
         try:
-            yield Database(f"{database_url.rsplit('/', 1)[0]}/{name}")
+            yield made
         finally:
-            session.execute(
-                sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
-            )
+            made.close()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 def test_with_rows_in_every_table_migrations_go_back_to_nothing_and_forward_again(
     database: Database,
 ) -> None:
     """failure H81"""
-    nothing = database.ours()
-    database.migrate()
     made = database.ours()
     database.execute(FILL.format(rows=ROWS))
-    for app in APPS:
-        database.migrate((app, "zero"))
-    assert database.ours() == nothing
+    database.migrate(*((app, "zero") for app in APPS))
+    assert database.ours() == []
     database.migrate()
     assert database.ours() == made
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 def test_each_migration_can_be_taken_back_alone_and_leaves_nothing_over(
     database: Database,
 ) -> None:
     """failure H82"""
-    names = {
-        app: sorted(
-            name for label, name in MigrationLoader(None).disk_migrations if label == app
-        )
-        for app in APPS
-    }
-    database.migrate()
     made = database.ours()
-    for place, app in enumerate(APPS):
-        for above in APPS[:place]:
-            # taking back what it depends on takes it back as well
-            database.migrate((above, "zero"))
-        for before, name in zip(names[app], names[app][1:], strict=False):
-            database.migrate((app, name))
-            at_it = database.ours()
-            database.migrate((app, before), (app, name))
-            assert database.ours() == at_it, f"{app} {name}"
-        database.migrate()
+    back = database.walk(*APPS, back=True)
+    forward = database.walk(*reversed(APPS))
+    assert [name for name, _ in back] == [name for name, _ in reversed(forward)]
     assert database.ours() == made
+    never_taken: list[list[str]] = [[], *(ours for _, ours in forward[:-1])]
+    for (name, left), before in zip(back, reversed(never_taken), strict=True):
+        assert left == before, name
