@@ -18,6 +18,7 @@ import psycopg
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.models import Model
+from psycopg.types.datetime import TimestamptzLoader
 
 # one for each thread, as Django's sessions are
 _kept: Final = threading.local()
@@ -49,6 +50,8 @@ def run(
     cursor: psycopg.Cursor[tuple[Any, ...]] | None = getattr(_kept, "cursor", None)
     if cursor is None or cursor.connection is not session:
         cursor = _kept.cursor = psycopg.Cursor(session)
+        # Django's own reads each time in Python; sessions are in UTC as it is
+        cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
     # in a transaction of somebody else's, what is taken back is this statement alone
     within = transaction.atomic() if database.in_atomic_block else nullcontext()
     with database.wrap_database_errors:

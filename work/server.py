@@ -228,6 +228,7 @@ class JobServer(RowServer[JobEnding]):
             transitions.finish_job,
             fence,
             ending.state,
+            reported=ending.state == WorkJob.State.COMPLETED,
             error_code=ending.error_code,
             response_id=ending.response_id,
             usage=ending.usage,

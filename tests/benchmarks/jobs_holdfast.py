@@ -75,7 +75,7 @@ def report(job: int, owner: UUID) -> None:
     """Claim, report, finish."""
     fence = _claimed(job, owner)
     append_report(fence, REPORT)
-    finish_job(fence, COMPLETED)
+    finish_job(fence, COMPLETED, reported=True)
 
 
 def writes(job: int, owner: UUID) -> None:

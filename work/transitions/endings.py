@@ -70,7 +70,6 @@ _TOLD: Final = (
     "e.id, e.conversation_id, e.state, e.error_code, e.generation, e.finished_at, "
     "e.ended_revision"
 )
-# The report was appended before, by an owner nobody has followed; so it is in the snapshot.
 _ENDED: Final = f"""
     ended AS (
         UPDATE work_workjob j SET state = 'completed', finished_at = statement_timestamp(),
@@ -80,7 +79,11 @@ _ENDED: Final = f"""
         FROM held WHERE {{this}} AND {_COMPLETES}
         RETURNING j.id, j.conversation_id, j.state, j.error_code, j.generation,
             j.finished_at, j.ended_revision
-    ), said AS MATERIALIZED (
+    )
+"""  # noqa: S608  constants
+# The report was appended before, by an owner nobody has followed; so it is in the snapshot.
+_SHOWN: Final = """
+    said AS MATERIALIZED (
         SELECT ended.conversation_id, r.id AS report_id, r.text, r.digest,
             nextval(pg_get_serial_sequence('turns_message', 'id')) AS message_id
         FROM ended JOIN work_jobreport r ON r.job_id = ended.id AND r.kind = 'result'
@@ -94,20 +97,29 @@ _ENDED: Final = f"""
         INSERT INTO work_jobreportmessage (report_id, message_id)
         SELECT report_id, message_id FROM said
     )
-"""  # noqa: S608  constants
+"""
 # The conversation is locked by raising its revision.
-_COMPLETE: Final = f"""
+_HELD: Final = f"""
     WITH asked AS (
         SELECT %(generation)s::int AS generation, %(token)s::uuid AS token
     ), held AS (
         UPDATE turns_conversation c SET revision = c.revision + 1
         FROM work_workjob j CROSS JOIN asked AS held
-        WHERE j.id = %(job)s AND c.id = j.conversation_id AND {_COMPLETES}
+        WHERE j.id = %(job)s AND c.id = j.conversation_id AND {_COMPLETES} {{and_also}}
         RETURNING c.revision, held.generation, held.token
     ), {_ENDED.format(this="j.id = %(job)s")}
+"""  # noqa: S608  constants
+_TELL: Final = f"""
     SELECT {_TOLD} FROM held LEFT JOIN ended e ON true
     WHERE {MOVED_SQL.format(moved="e.id IS NOT NULL")}
 """  # noqa: S608  constants
+_COMPLETE: Final = f"{_HELD.format(and_also='')}, {_SHOWN} {_TELL}"
+# An INSERT prepares its table and fires its triggers even where it has nothing to write: that
+# is half of what such an end costs.
+_UNREPORTED: Final = """
+    AND NOT EXISTS (SELECT FROM work_jobreport r WHERE r.job_id = j.id AND r.kind = 'result')
+"""
+_COMPLETE_SILENT: Final = f"{_HELD.format(and_also=_UNREPORTED)} {_TELL}"
 _COMPLETE_SOME: Final = f"""
     WITH held AS MATERIALIZED (
         SELECT c.revision + 1 AS revision, mine.*
@@ -116,7 +128,7 @@ _COMPLETE_SOME: Final = f"""
         JOIN work_workjob j ON j.id = mine.job_id
         JOIN turns_conversation c ON c.id = j.conversation_id
         ORDER BY c.id FOR NO KEY UPDATE OF c
-    ), {_ENDED.format(this="j.id = held.job_id")}, raised AS (
+    ), {_ENDED.format(this="j.id = held.job_id")}, {_SHOWN}, raised AS (
         UPDATE turns_conversation c SET revision = c.revision + 1
         WHERE c.id = ANY(ARRAY(SELECT conversation_id FROM ended))
     )
@@ -146,13 +158,15 @@ def finish_job(
     fence: Fence,
     state: WorkJob.State,
     *,
+    reported: bool = False,
     error_code: ErrorCode | None = None,
     response_id: str | None = None,
     usage: dict[str, int] | None = None,
 ) -> WorkJob:
     """End the job for the claim that still holds it; return it as it is.
 
-    A completed job shows its report as a message; every other end shows a notice. `usage` and
+    A completed job shows its report as a message; every other end shows a notice. Who knows
+    that there is a report says so by `reported`, and it is not asked for first. `usage` and
     `response_id` belong to the provider step that is still open. Once a cancel was requested
     every end is `cancelled`.
 
@@ -162,9 +176,9 @@ def finish_job(
             written.
     """
     if state == WorkJob.State.COMPLETED:
-        rows = run(
-            _COMPLETE, {"job": fence.pk, "generation": fence.generation, "token": fence.token}
-        )
+        held = {"job": fence.pk, "generation": fence.generation, "token": fence.token}
+        rows = [] if reported else run(_COMPLETE_SILENT, held)
+        rows = rows or run(_COMPLETE, held)
         if rows:
             return _announced(rows)[0]
     return _finish(fence, state, error_code, response_id, usage)

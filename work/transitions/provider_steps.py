@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
+from recovery.arrays import array
 from recovery.bounds import storable
 from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition
 from recovery.fences import GENERATION_SHIFT_BITS, Fence, claimed_mark
@@ -39,8 +40,7 @@ _START: Final = f"""
     SELECT raised.id, born.* FROM raised LEFT JOIN born ON true
     WHERE {MOVED_SQL.format(moved="born.id IS NOT NULL")}
 """  # noqa: S608  constants
-_STEP_FIELDS: Final = [field.attname for field in WorkStep._meta.concrete_fields]
-# What a new step has of its call, with the type of each.
+# What a new step has of its call, with the type of each; and what it gets beside that.
 _CALL: Final = {
     "call_id": "text",
     "item_id": "text",
@@ -55,6 +55,10 @@ _CALL: Final = {
     "result_digest": "text",
     "result_bytes": "bigint",
 }
+_BORN: Final = (
+    "id", "job_id", "provider_step_id", "generation", "write_mark", "sequence",
+    "requested_at", "finished_at",
+)  # fmt: skip
 # Where every call is new and within the limit, as nearly always; else each is judged by itself.
 _COMPLETE: Final = f"""
     WITH {OWNED}, fitting AS MATERIALIZED (
@@ -82,7 +86,7 @@ _COMPLETE: Final = f"""
         FROM completed CROSS JOIN fitting CROSS JOIN
             unnest({", ".join(f"%({name})s::{kind}[]" for name, kind in _CALL.items())})
             WITH ORDINALITY AS call({", ".join(_CALL)}, n)
-        RETURNING {", ".join(_STEP_FIELDS)}
+        RETURNING {", ".join(_BORN)}
     )
     SELECT raised.id, called.*
     FROM raised LEFT JOIN completed ON true LEFT JOIN called ON true
@@ -152,7 +156,7 @@ def complete_provider_step(
     fresh = [step_of(WorkStep, call, {}) for call in calls]
     if len({step.call_id for step in fresh}) == len(fresh):
         columns: dict[str, Any] = {
-            name: [getattr(step, name) for step in fresh] for name in _CALL
+            name: array(getattr(step, name) for step in fresh) for name in _CALL
         }
         response = {
             "request": step_id,
@@ -165,8 +169,10 @@ def complete_provider_step(
         completed = run(_COMPLETE, presented(fence, **columns, **response))
         if completed:
             events.announce_on_commit(completed[0][0])
-            stored = (values for _, *values in completed if fresh)
-            return [WorkStep.from_db(connection.alias, _STEP_FIELDS, row) for row in stored]
+            return [
+                _stored(step, values)
+                for step, (_, *values) in zip(fresh, completed, strict=False)
+            ]
     return _complete(
         fence,
         step_id,
@@ -176,6 +182,14 @@ def complete_provider_step(
         calls=calls,
         anomaly_count=anomaly_count,
     )
+
+
+def _stored(step: WorkStep, values: Sequence[Any]) -> WorkStep:
+    """Return a new step, which the database has now, with what it got there."""
+    for name, value in zip(_BORN, values, strict=True):
+        setattr(step, name, value)
+    step._state.adding, step._state.db = False, connection.alias
+    return step
 
 
 @transaction.atomic(durable=True)

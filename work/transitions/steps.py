@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from django.db import connection
 
+from recovery.arrays import array
 from recovery.errors import ErrorCode, IllegalTransition
 from recovery.fences import Fence
 from recovery.statements import MOVED_SQL, run
@@ -118,19 +119,20 @@ def _move(
 ) -> tuple[set[int], list[WorkStep]]:
     """Return which outcomes were stored, and the steps that were started."""
     outcomes: dict[str, Any] = {
-        "step_id": [outcome.step_id for outcome in ended],
-        "state": [outcome.state.value for outcome in ended],
-        "error_code": [outcome.error_code for outcome in ended],
-        "result": [outcome.result.text for outcome in ended],
-        "result_digest": [outcome.result.digest for outcome in ended],
-        "result_bytes": [outcome.result.bytes for outcome in ended],
+        "step_id": array(outcome.step_id for outcome in ended),
+        "state": array(outcome.state.value for outcome in ended),
+        "error_code": array(outcome.error_code for outcome in ended),
+        "result": array(outcome.result.text for outcome in ended),
+        "result_digest": array(outcome.result.digest for outcome in ended),
+        "result_bytes": array(outcome.result.bytes for outcome in ended),
     }
+    waiting = array(starting)
     if not ended:
-        rows = run(_START, presented(fence, starting=list(starting)))
+        rows = run(_START, presented(fence, starting=waiting))
     elif not starting:
         rows = run(_END, presented(fence, **outcomes))
     else:
-        rows = run(_END_AND_START, presented(fence, starting=list(starting), **outcomes))
+        rows = run(_END_AND_START, presented(fence, starting=waiting, **outcomes))
     stored = {step_id for _, step_id, *_ in rows if step_id is not None}
     started = [
         WorkStep.from_db(connection.alias, _FIELDS, values)
