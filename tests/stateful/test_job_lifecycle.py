@@ -1,101 +1,45 @@
 """Delegated jobs, any order of events: the contract's sentences hold after each of them.
 
-The machine keeps its own small idea of the job. What it expects to be refused must be refused
-and leave every row as it was; all else must succeed.
+What the machine expects to be refused must be refused and leave every row as it was; all else
+must succeed. What it believes, and what must hold, is in `tests.stateful.job_beliefs`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import ClassVar
 
 import pytest
 from django.db.models.functions import Now
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from recovery.bounds import ADOPTION_ATTEMPTS
-from recovery.errors import ErrorCode, IllegalTransition, Refused, StaleFence
-from recovery.fences import Fence
+from recovery.errors import ErrorCode, StaleFence
 from recovery.models import Runtime
 from tests import factories as make
+from tests.stateful.job_beliefs import ASK, JobBeliefs
 from tests.support.job_transitions import call, complete
 from tests.support.jobs import every_job_row, pass_queue_deadline
-from turns.models import Conversation, Message
 from work import transitions
-from work.models import JobReport, JobReportMessage, WorkJob, WorkProviderStep, WorkStep
+from work.models import JobReport, WorkJob, WorkProviderStep, WorkStep
 from work.recovery import WorkRecovery
-from work.transitions import JobAsk
 
-REFUSALS = (StaleFence, IllegalTransition, Refused)
-KEY = "the job's key"
-ASK = JobAsk("deep_work", "Find out.")
 SUCCEEDED = WorkStep.State.SUCCEEDED
 
 
-@dataclass
-class Delegated:
-    """What the machine believes of a job."""
-
-    pk: int
-    key: str
-    state: str = "queued"
-    generation: int = 0
-    attempts: int = 0
-    planned: int = 0
-    cancel: bool = False
-    fence: Fence | None = None
-    step: WorkProviderStep | None = None  # the request under way
-    requests: int = 0
-    report: str = ""
-    deadline: datetime | None = None
-    calls: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def is_open(self) -> bool:
-        return self.state in {"queued", "running"}
-
-    @property
-    def is_running(self) -> bool:
-        return self.state == "running"
-
-    @property
-    def may_start(self) -> bool:
-        return self.is_running and not self.cancel
-
-    def open_calls(self) -> list[str]:
-        return [name for name, state in self.calls.items() if state in {"requested", "running"}]
-
-
-class JobLifecycle(RuleBasedStateMachine):
+class JobLifecycle(JobBeliefs):
     """Person, worker, model, tools, deploys, death and recovery, in any order."""
-
-    seen: ClassVar[Counter[str]] = Counter()
-    job: Delegated
-    runtime: Runtime
-    conversation: Conversation
 
     @initialize(steps=st.integers(0, 14), deaths=st.integers(0, 4))
     def begin(self, steps: int, deaths: int) -> None:
         """Begin anywhere: shallow orders are many, the interesting ones lie deep."""
         self.conversation = make.ConversationFactory.create()
         self.runtime = make.RuntimeFactory.create()
-        self.past: list[Delegated] = []
-        self.stale: list[Fence] = []
-        self.started: list[int] = []
-        self.outcomes: dict[int, str] = {}
+        self.past = []
+        self.stale = []
+        self.started = []
+        self.outcomes = {}
         self.revision = 0
         self.job = self.admitted("0")
         for _ in range(deaths):
@@ -103,27 +47,6 @@ class JobLifecycle(RuleBasedStateMachine):
             self.die()
             self.recover()
         self.get_on(steps)
-
-    def admitted(self, key: str) -> Delegated:
-        admission = transitions.admit_job(
-            self.conversation.owner_id, self.conversation.pk, ASK, client_key=key
-        )
-        assert admission.created
-        return Delegated(admission.job.pk, key)
-
-    def refused(self, act: Callable[[], object], *kinds: type[Exception]) -> None:
-        before = every_job_row()
-        with pytest.raises(kinds or REFUSALS):
-            act()
-        assert every_job_row() == before
-
-    @property
-    def fence(self) -> Fence:
-        assert self.job.fence is not None
-        return self.job.fence
-
-    def row(self) -> WorkJob:
-        return WorkJob.objects.get(pk=self.job.pk)
 
     # --- the person ---
 
@@ -399,106 +322,6 @@ class JobLifecycle(RuleBasedStateMachine):
         assert transitions.release_own_jobs([fence]) == []
         assert transitions.finish_jobs([fence], WorkJob.State.COMPLETED) == []
         assert every_job_row() == before
-
-    # --- what always holds ---
-
-    @invariant()
-    def rows_say_what_happened(self) -> None:
-        for believed in (*getattr(self, "past", ()), *self.present()):
-            job = WorkJob.objects.get(pk=believed.pk)
-            assert (job.state, job.generation) == (believed.state, believed.generation)
-            assert (job.attempts, job.planned_releases) == (believed.attempts, believed.planned)
-            assert job.deadline_at == believed.deadline  # fixed over all adoptions
-            calls = WorkStep.objects.filter(job=job).values_list("call_id", "state")
-            assert dict(calls) == believed.calls
-            assert WorkProviderStep.objects.filter(job=job).count() == believed.requests
-            if not believed.is_open:
-                self.ended_honestly(job, believed)
-
-    def ended_honestly(self, job: WorkJob, believed: Delegated) -> None:
-        """Nothing is open; the conversation says what became of it, once."""
-        self.seen[job.state] += 1
-        assert not believed.open_calls()
-        assert not WorkProviderStep.objects.filter(job=job, state="started").exists()
-        shown = JobReportMessage.objects.filter(report__job=job)
-        kinds = list(shown.values_list("report__kind", flat=True))
-        if job.state == "completed":
-            assert kinds == (["result"] if believed.report else [])
-        else:
-            assert kinds == ["notice"]
-        assert job.ended_revision is not None
-        assert job.ended_revision <= self.conversation_now().revision
-
-    @invariant()
-    def what_waits_is_whole(self) -> None:
-        """A queued job has no owner and nothing under way; what it asked for is its own."""
-        for believed in self.present():
-            if believed.state != "queued":
-                continue
-            open_steps = WorkStep.objects.filter(job_id=believed.pk, state__in=["running"])
-            assert not open_steps.exists()
-            requested = WorkStep.objects.filter(job_id=believed.pk, state="requested")
-            assert set(requested.values_list("generation", flat=True)) <= {believed.generation}
-
-    @invariant()
-    def revisions_never_fall_and_calls_start_once(self) -> None:
-        if not hasattr(self, "job"):
-            return
-        revision = self.conversation_now().revision
-        assert revision >= self.revision
-        self.revision = revision
-        assert len(set(self.started)) == len(self.started)
-        for pk, result in self.outcomes.items():
-            assert WorkStep.objects.get(pk=pk).result == result
-        assert Message.objects.filter(conversation=self.conversation).count() == (
-            JobReportMessage.objects.filter(message__conversation=self.conversation).count()
-        )
-
-    # --- what the machine notes ---
-
-    def present(self) -> list[Delegated]:
-        return [self.job] if hasattr(self, "job") else []
-
-    def conversation_now(self) -> Conversation:
-        return Conversation.objects.get(pk=self.conversation.pk)
-
-    def has_open_steps(self) -> bool:
-        return self.job.step is not None or bool(self.job.open_calls())
-
-    def release(self) -> None:
-        """Note that the job waits for an adopter: what ran is unknown, what waited waits."""
-        job = self.job
-        self.leave()
-        job.state = "queued"
-        job.generation += 1
-        for name, state in job.calls.items():
-            job.calls[name] = "interrupted" if state == "running" else state
-        self.seen["released"] += 1
-
-    def end(self, state: str) -> None:
-        """Note that the job has ended like this, with all that was open."""
-        job = self.job
-        self.leave()
-        job.state = state
-        unstarted = "interrupted" if state == "interrupted" else "cancelled"
-        for name, was in job.calls.items():
-            job.calls[name] = {"running": "interrupted", "requested": unstarted}.get(was, was)
-
-    def leave(self) -> None:
-        if self.job.fence is not None:
-            self.stale.append(self.job.fence)
-        self.job.step = None
-
-    def is_alive(self) -> bool:
-        return Runtime.objects.living().filter(pk=self.runtime.pk).exists()
-
-    def is_orphan(self) -> bool:
-        return WorkJob.objects.orphaned().filter(pk=self.job.pk).exists()
-
-    def teardown(self) -> None:
-        """Remove what this run made, so that the next one looks at its own rows."""
-        with suppress(AttributeError):
-            self.conversation.delete()
 
 
 @pytest.mark.timeout(400)
