@@ -32,6 +32,9 @@ ATTEMPTS: Final = 5
 # so many times.
 COOL_DOWN_SECONDS: Final = 300
 ROUNDS_AFTER_FAILURE: Final = 3
+# A new manifest takes over while what was said last is still on its way to it, for so long at
+# most: what a worker took along when it died comes back no sooner.
+SWAP_LAG_SECONDS: Final = LEASE_SECONDS
 # Of a text longer than this, only the beginning is embedded.
 EMBEDDED_TEXT_MAX_BYTES: Final = 24 * KIB
 # A service's answer: this many bytes for each number that it was asked for.

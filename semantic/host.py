@@ -242,7 +242,7 @@ class SemanticHost:
         """Bring the manifest nearer to answering; return whether it answers now."""
         while await in_thread(upkeep.fill, manifest):
             self._woken.set()
-        if await in_thread(upkeep.is_waited_for, manifest):
+        if not (await in_thread(upkeep.lag, manifest)).is_over:
             return False
         if await in_thread(upkeep.needs_index, manifest):
             await in_own_thread(partial(indexes.build_index, manifest))

@@ -19,11 +19,14 @@ from semantic import bounds, indexes, transitions, upkeep
 from semantic.embedders import factory
 from semantic.models import Manifest
 from semantic.transitions import Progress
-from semantic.worker import SemanticWorker
+from semantic.worker import Drained, SemanticWorker
 from turns.tools.runner import in_own_thread
 
 # How often it is said how far things are.
 SHOW_SECONDS: Final = 0.5
+# A pass lasts no longer: where people go on talking it would have no end, and the manifest may
+# have caught up meanwhile.
+PASS_SECONDS: Final = 2.0
 # Jobs that another worker holds, or left, come back within a lease; then there is more to do.
 WAIT_SECONDS: Final = 1.0
 
@@ -56,7 +59,7 @@ def begin_or_resume() -> tuple[Manifest, bool]:
     if (
         unfinished is not None
         and unfinished.digest == identity.digest
-        and not transitions.was_let_down(unfinished)
+        and not transitions.was_let_down(unfinished.pk)
     ):
         return unfinished, True
     return transitions.begin(identity), False
@@ -90,7 +93,7 @@ async def _fill(manifest: Manifest, worker: SemanticWorker) -> tuple[bool, Error
     code = None
     while True:
         filled = await in_thread(upkeep.fill, manifest)
-        drained = await worker.drain()
+        drained = await worker.drain(seconds=PASS_SECONDS)
         code = drained.error_code or code
         if drained.error_code is not None and not drained.completed:
             broke_off += 1
@@ -99,14 +102,15 @@ async def _fill(manifest: Manifest, worker: SemanticWorker) -> tuple[bool, Error
                 return False, drained.error_code
         if filled:
             continue
-        if await in_thread(upkeep.is_waited_for, manifest):
-            await asyncio.sleep(WAIT_SECONDS)
+        if (await in_thread(upkeep.lag, manifest)).open:
+            if drained == Drained():  # others hold the rest
+                await asyncio.sleep(WAIT_SECONDS)
         elif (answers := await _let_answer(manifest)) is not None:
             return answers, None if answers else code
 
 
 async def _let_answer(manifest: Manifest) -> bool | None:
-    """Return whether the manifest, which has no open jobs, answers; None when it has again."""
+    """Return whether the manifest, which has caught up, answers; None when it lags again."""
     if await in_thread(upkeep.needs_index, manifest):
         await in_own_thread(partial(indexes.build_index, manifest))
     if await in_thread(upkeep.activate, manifest):
@@ -114,7 +118,7 @@ async def _let_answer(manifest: Manifest) -> bool | None:
             pass  # the vectors that answered before are removed
         return True
     state = (await in_thread(Manifest.objects.get, pk=manifest.pk)).state
-    if state == Manifest.State.BUILDING and await in_thread(upkeep.is_waited_for, manifest):
+    if state == Manifest.State.BUILDING and (await in_thread(upkeep.lag, manifest)).open:
         return None
     # a worker was faster, or another rebuild began, or messages failed
     return bool(state == Manifest.State.ACTIVE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from semantic import indexes, transitions
 from semantic.embedders import factory
-from semantic.models import Manifest, SemanticJob
+from semantic.models import Manifest
 
 
 def begin_configured() -> Manifest:
@@ -26,11 +26,9 @@ def building() -> Manifest | None:
     return Manifest.objects.filter(state=Manifest.State.BUILDING).first()
 
 
-def is_waited_for(manifest: Manifest) -> bool:
-    """Return whether jobs of the manifest are open, so that it cannot be complete."""
-    return SemanticJob.objects.filter(
-        manifest=manifest, state__in=[SemanticJob.State.QUEUED, SemanticJob.State.RUNNING]
-    ).exists()
+def lag(manifest: Manifest) -> transitions.Lag:
+    """Return what the manifest still lacks that it must not answer without."""
+    return transitions.lag(manifest.pk)
 
 
 def fill(manifest: Manifest) -> bool:
@@ -50,8 +48,8 @@ def to_index() -> list[Manifest]:
 
 
 def activate(manifest: Manifest) -> bool:
-    """Let the manifest answer if it covers every message by now; return whether it does."""
-    return not is_waited_for(manifest) and transitions.activate_when_complete(manifest.pk)
+    """Let the manifest answer if it has caught up by now; return whether it does."""
+    return lag(manifest).is_over and transitions.activate_when_complete(manifest.pk)
 
 
 def reconcile() -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -92,11 +93,12 @@ class _Tally:
     invalidated: int = 0
     error_code: ErrorCode | None = None
     resting: dict[int, float] = field(default_factory=dict)
+    # when it claims nothing more, on this process's own clock
+    until: float = math.inf
 
+    claimed: bool = False
     # whether the provider was quick last; nothing is claimed ahead behind one not yet heard
     quick: bool = False
-    # whose last batch was not full: nothing more of it was waiting then
-    emptied: int | None = None
 
     def may_claim(self, manifest: Manifest) -> bool:
         return self.resting.get(manifest.pk, 0.0) <= time.monotonic()
@@ -117,6 +119,8 @@ class SemanticWorker:
         self._embedder_for = embedder_for
         self._stopped = False
         self._complained: ErrorCode | None = None
+        # whose last batch was not full: nothing more of it was waiting then
+        self._emptied: int | None = None
 
     def stop_claiming(self) -> None:
         """Claim nothing more: a pass under way ends with what it holds. Only sets a flag."""
@@ -132,13 +136,14 @@ class SemanticWorker:
             with contextlib.suppress(ProviderFailed):
                 await embedder.embed(["ready"], Purpose.PASSAGE)
 
-    async def drain(self) -> Drained:
+    async def drain(self, *, seconds: float = math.inf) -> Drained:
         """Make one pass, until nothing can be claimed; return what became of it.
 
-        It raises nothing but for being cancelled.
+        Where people talk all the time it would not end: after `seconds` nothing more is
+        claimed. It raises nothing but for being cancelled.
         """
         began = time.monotonic()
-        tally = _Tally()
+        tally = _Tally(until=began + seconds)
         try:
             await self._pass(tally)
         except Exception as error:  # noqa: BLE001 - the outermost loop of deriving
@@ -186,11 +191,11 @@ class SemanticWorker:
 
         Asked anew each time: manifests come and go while a long pass goes on.
         """
-        if self._stopped:
+        if self._stopped or (tally.claimed and time.monotonic() >= tally.until):
             return None
         # "active" sorts before "building"
         derived = Manifest.objects.filter(state__in=DERIVED).order_by("state")
-        for manifest in sorted(derived, key=lambda manifest: manifest.pk == tally.emptied):
+        for manifest in sorted(derived, key=lambda manifest: manifest.pk == self._emptied):
             if not tally.may_claim(manifest):
                 continue
             embedder = self._embedder_for(manifest)
@@ -199,7 +204,8 @@ class SemanticWorker:
             claimed_at = time.monotonic()
             claims = transitions.claim_jobs(manifest.pk, limit=embedder.batch_items)
             if claims:
-                tally.emptied = manifest.pk if len(claims) < embedder.batch_items else None
+                tally.claimed = True
+                self._emptied = manifest.pk if len(claims) < embedder.batch_items else None
                 return _Batch(manifest, embedder, claims, claimed_at)
         return None
 

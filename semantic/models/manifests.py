@@ -20,11 +20,13 @@ class Manifest(models.Model):
 
     `generation` counts manifests from 1. `digest` is that of provider, model, version,
     dimensions and prefixes together: the same digest gives the same vectors. One manifest is
-    active and answers; at most one is being built and takes over once it covers every message.
+    active and answers; at most one is being built and takes over once it has caught up.
 
     What is said after it was begun is enqueued by the messages' own triggers. `scanned_to` is
     the id of the last message that was looked at for what they missed, or were not there for;
-    `covered_at` says when that look had gone over all of them once. It goes round for ever.
+    `covered_at` says when that look had gone over all of them once: it does not answer before
+    each of those is settled (`semantic/transitions/activating.py`). The look goes round for
+    ever.
     """
 
     class State(models.TextChoices):

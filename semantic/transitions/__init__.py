@@ -5,17 +5,21 @@ message while holding another: whoever removes a conversation takes its messages
 his own. An attempt presents its claim; what came too late is counted and not kept.
 """
 
+from semantic.transitions.activating import (
+    Lag,
+    activate_when_complete,
+    lag,
+    was_let_down,
+)
 from semantic.transitions.claims import Claim, claim_jobs
 from semantic.transitions.forgetting import Forgotten, forget
 from semantic.transitions.manifests import (
     Progress,
-    activate_when_complete,
     backfill,
     begin,
     ensure,
     progress,
     rebuild,
-    was_let_down,
 )
 from semantic.transitions.outcomes import Derived, Persisted, fail, outcomes_of, persist
 from semantic.transitions.reconciling import Reconciled, reconcile
@@ -24,6 +28,7 @@ __all__ = [
     "Claim",
     "Derived",
     "Forgotten",
+    "Lag",
     "Persisted",
     "Progress",
     "Reconciled",
@@ -34,6 +39,7 @@ __all__ = [
     "ensure",
     "fail",
     "forget",
+    "lag",
     "outcomes_of",
     "persist",
     "progress",

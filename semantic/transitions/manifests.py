@@ -1,4 +1,4 @@
-"""Manifests are begun, filled, and take over from one another."""
+"""Manifests are begun and filled. How one takes over: `activating.py`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,14 @@ from django.db import connection, transaction
 from django.db.models import Max, QuerySet
 from django.db.models.functions import Now
 
-from recovery.errors import ErrorCode
 from semantic import bounds
 from semantic.embedders.embedder import Identity
-from semantic.models import Manifest, SemanticJob
+from semantic.models import Manifest
 from semantic.transitions.enqueuing import look_on
 
 # Whoever writes a message has committed, or enqueues for the manifest that is begun under this
 # lock. It waits for those who are writing, and they are quick.
 _HOLD_MESSAGES: Final = "LOCK TABLE turns_message IN SHARE ROW EXCLUSIVE MODE"
-# They speak of one text. Any other says that the provider was not there for it.
-_OF_THE_TEXT: Final = (
-    ErrorCode.TEXT_NOT_EMBEDDABLE,
-    ErrorCode.SEMANTIC_ATTEMPTS_EXHAUSTED,
-    ErrorCode.PROVIDER_REJECTED,
-    ErrorCode.PROVIDER_CONTEXT_EXCEEDED,
-)
 _PROGRESS: Final = """
     SELECT (SELECT count(*) FROM turns_message
             WHERE state <> 'streaming' AND text ~ '\\S'),
@@ -127,55 +119,6 @@ def backfill(manifest_id: int) -> int:
         if looked.covered:
             break
     return enqueued
-
-
-def activate_when_complete(manifest_id: int) -> bool:
-    """Let the manifest answer in the place of the one that does, if it covers every message by
-    now; return whether it has taken over.
-
-    A message is covered by its vector, or by a job that ended without one and is not tried
-    again. Where another manifest answers it must not give way to one whose provider was not
-    there: that would be found out by those who search.
-    """
-    uncovered = _living().filter(pk=manifest_id, covered_at=None)
-    if uncovered.exists() and not look_on(manifest_id).covered:
-        return False
-    return _take_over(manifest_id)
-
-
-@transaction.atomic(durable=True)
-def _take_over(manifest_id: int) -> bool:
-    both = _living().select_for_update(no_key=True).order_by("pk")
-    manifests = {manifest.pk: manifest for manifest in both}
-    manifest = manifests.pop(manifest_id, None)
-    if manifest is None or manifest.state != Manifest.State.BUILDING:
-        return False
-    if _waits(manifest) or (manifests and was_let_down(manifest)):
-        return False
-    Manifest.objects.filter(pk__in=manifests).update(
-        state=Manifest.State.RETIRED, finished_at=Now()
-    )
-    Manifest.objects.filter(pk=manifest_id).update(
-        state=Manifest.State.ACTIVE, activated_at=Now()
-    )
-    return True
-
-
-def _waits(manifest: Manifest) -> bool:
-    """Return whether a job of the manifest is open, or another is to follow it."""
-    jobs = SemanticJob.objects.filter(manifest=manifest)
-    is_open = [SemanticJob.State.QUEUED, SemanticJob.State.RUNNING]
-    return (
-        jobs.filter(state__in=is_open).exists() or jobs.filter(retry_at__isnull=False).exists()
-    )
-
-
-def was_let_down(manifest: Manifest) -> bool:
-    """Return whether messages have no vector because the provider was not there to the last."""
-    failed = SemanticJob.objects.filter(
-        manifest=manifest, state=SemanticJob.State.FAILED, round=bounds.ROUNDS_AFTER_FAILURE + 1
-    )
-    return failed.exclude(error_code__in=[code.value for code in _OF_THE_TEXT]).exists()
 
 
 def progress(manifest: Manifest) -> Progress:

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from datetime import timedelta
 from typing import ClassVar, Final
 
 import numpy as np
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -38,6 +40,12 @@ CODES: Final = [
     ErrorCode.TEXT_NOT_EMBEDDABLE,
 ]
 TEXTS: Final = st.sampled_from(["An apple.", "A pear.", "Seven plums", " ", ""])
+LEASE: Final = timedelta(seconds=bounds.LEASE_SECONDS)
+AGED: Final = {
+    "semantic_semanticjob": ("created_at", "finished_at", "lease_expires_at", "retry_at"),
+    "semantic_manifest": ("created_at", "covered_at", "activated_at", "finished_at"),
+    "semantic_embedding": ("created_at",),
+}
 _LATE: Final = """
     WITH done AS (
         UPDATE semantic_semanticjob SET state = 'completed', write_mark = %(mark)s,
@@ -140,10 +148,25 @@ class Derivatives(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(data=st.data())
     def swap(self, data: st.DataObject) -> None:
-        manifest = data.draw(st.sampled_from(self.living()))
+        self.swap_to(data.draw(st.sampled_from(self.living())))
+
+    @precondition(lambda self: self.living())
+    @rule(text=TEXTS)
+    def swap_while_somebody_talks(self, text: str) -> None:
+        """What could be claimed is derived, and something is said before the swap."""
+        manifest = self.living()[-1]
+        while transitions.backfill(manifest.pk):
+            pass
+        while claims := transitions.claim_jobs(manifest.pk, limit=8):
+            derived = [Derived(claim, vector_of(claim.digest)) for claim in claims]
+            transitions.persist(manifest.pk, derived)
+        self.write(text)
+        self.swap_to(manifest)
+
+    def swap_to(self, manifest: Manifest) -> None:
         if transitions.activate_when_complete(manifest.pk):
             self.seen["swapped"] += 1
-            assert not self.lacking(manifest)
+            self.it_lacks_only_what_is_new(Manifest.objects.get(pk=manifest.pk))
 
     # --- workers ---
 
@@ -242,6 +265,16 @@ class Derivatives(RuleBasedStateMachine):
         make.let_retries_come_due()
 
     @rule()
+    def a_lease_passes(self) -> None:
+        """All that was written is as much older by the database's clock."""
+        with connection.cursor() as cursor:
+            cursor.execute("SET session_replication_role = replica")
+            for table, columns in AGED.items():
+                moved = ", ".join(f"{name} = {name} - %(lease)s::interval" for name in columns)
+                cursor.execute(f"UPDATE {table} SET {moved}", {"lease": str(LEASE)})
+            cursor.execute("RESET session_replication_role")
+
+    @rule()
     def reconcile(self) -> None:
         transitions.reconcile()
 
@@ -294,6 +327,32 @@ class Derivatives(RuleBasedStateMachine):
         states = Counter(manifest.state for manifest in self.living())
         assert states["active"] <= 1
         assert states["building"] <= 1
+
+    def it_lacks_only_what_is_new(self, manifest: Manifest) -> None:
+        """What was said or changed since it was covered may be on its way: not for longer than
+        a lease, and behind a failure only where the provider has made a vector since."""
+        assert manifest.covered_at is not None
+        vectors = Embedding.objects.filter(manifest=manifest)
+        for pk in self.lacking(manifest):
+            jobs = SemanticJob.objects.filter(manifest=manifest, message_id=pk)
+            first, last = (
+                jobs.filter(digest=digest(self.texts[pk])),
+                self.last_job(manifest, pk),
+            )
+            assert last is not None
+            assert last.digest == digest(self.texts[pk])
+            # those of other words, or of these before they were changed, speak of the past
+            began = first.exclude(state="invalidated").order_by("pk")[0]
+            assert began.created_at > manifest.covered_at
+            if last.state == "failed":
+                assert vectors.filter(created_at__gt=last.finished_at).exists()
+                self.seen["swapped behind a failure"] += 1
+            else:
+                assert last.state in {"queued", "running"}
+                # a moment has passed since the swap
+                lease = timedelta(seconds=bounds.SWAP_LAG_SECONDS + 5)
+                assert jobs.filter(pk=last.pk, created_at__gt=Now() - lease).exists()
+                self.seen["swapped with one on its way"] += 1
 
     # --- what the machine knows ---
 

@@ -30,7 +30,7 @@ class Command(OperatorCommand):
 
     help = (
         "Derive the vector of every message anew, with the embedder that EMBEDDINGS_API names. "
-        "The present vectors answer until the new ones are complete. It works by itself and "
+        "The present vectors answer until the new ones have caught up. It works by itself and "
         "beside running workers. Cut short, by Ctrl-C or a kill, it goes on where it was when "
         "it is run again (jobs that were under way wait for their lease: at most 30 s). "
         "Exit status: 0 the new vectors answer, 1 messages failed and are tried again later, "
@@ -102,7 +102,8 @@ def _sentence(rebuilt: Rebuilt) -> str:
     if rebuilt.activated:
         return (
             f"Manifest {rebuilt.manifest.generation} answers: {counts} have their vector, "
-            f"{progress.failed} have none, in {rebuilt.seconds:.1f} s."
+            f"{progress.open} are on their way, {progress.failed} have none, "
+            f"in {rebuilt.seconds:.1f} s."
         )
     reason = f" ({rebuilt.error_code.value})" if rebuilt.error_code else ""
     return (
