@@ -179,7 +179,12 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("workjob", "end_is_final", completed, "dispatch_count = 1"),
     ("workjob", "admission_is_immutable", running, "prompt = 'another'"),
     ("workjob", "deadline_is_fixed", running, "deadline_at = deadline_at + interval '1 s'"),
-    ("workjob", "counts_never_fall", running, "attempts = 0"),
+    ("workjob", "claim_is_counted", running, "attempts = 0"),
+    ("workjob", "claim_is_counted", running, "attempts = 2"),
+    ("workjob", "claim_is_counted", queued, "state = 'running', generation = 1, "
+        "write_mark = 1::bigint << 32, owner = gen_random_uuid(), "
+        "claim_token = gen_random_uuid(), claimed_at = now(), deadline_at = now()"),
+    ("workjob", "claim_keeps_its_token", running, "claim_token = gen_random_uuid()"),
     ("workjob", "counts_never_fall", lambda: make.WorkJobFactory.create(
         running=True, planned_releases=1), "planned_releases = 0"),
     ("workjob", "checkpoint_is_the_owners", queued, "acp_session_id = 'session'"),
@@ -400,7 +405,7 @@ def test_a_stale_save_of_a_whole_row_is_refused() -> None:
         stale.save()
 
     assert violated_constraint(refused.value) in {
-        "work_workjob_generation", "work_workjob_moves", "work_workjob_counts_never_fall",
+        "work_workjob_generation", "work_workjob_moves", "work_workjob_claim_is_counted",
         "work_workjob_release_is_fenced",
     }  # fmt: skip
 

@@ -94,9 +94,14 @@ _RULES: Final = {
     "deadline_is_fixed": (
         "OLD.deadline_at IS NOT NULL AND OLD.deadline_at IS DISTINCT FROM NEW.deadline_at"
     ),
-    "counts_never_fall": (
-        "NEW.attempts < OLD.attempts OR NEW.planned_releases < OLD.planned_releases"
+    "claim_is_counted": (
+        "NEW.attempts - OLD.attempts <> "
+        "(OLD.state = 'queued' AND NEW.state = 'running')::int"
     ),
+    "claim_keeps_its_token": (
+        "NEW.generation = OLD.generation AND NEW.claim_token <> OLD.claim_token"
+    ),
+    "counts_never_fall": "NEW.planned_releases < OLD.planned_releases",
 }
 # The authority of a job on a computer is what the computer's row said at admission.
 _AUTHORITY_IS_THE_COMPUTERS: Final = f"""
