@@ -95,8 +95,7 @@ _RULES: Final = {
         "OLD.deadline_at IS NOT NULL AND OLD.deadline_at IS DISTINCT FROM NEW.deadline_at"
     ),
     "claim_is_counted": (
-        "NEW.attempts - OLD.attempts <> "
-        "(OLD.state = 'queued' AND NEW.state = 'running')::int"
+        "NEW.attempts - OLD.attempts <> (OLD.state = 'queued' AND NEW.state = 'running')::int"
     ),
     "claim_keeps_its_token": (
         "NEW.generation = OLD.generation AND NEW.claim_token <> OLD.claim_token"
