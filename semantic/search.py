@@ -1,6 +1,6 @@
 """Finding what was said, by its words and by its meaning, among one person's messages.
 
-One embedding of the query, then two short statements. Every condition on whose messages these
+One embedding of the query, then one short statement. Every condition on whose messages these
 are stands in the SQL (semantic/ranking.py); nothing is sorted out afterwards. Where vectors
 cannot be compared, words alone are, and the answer says so.
 """
@@ -21,9 +21,10 @@ from recovery.executor import in_thread
 from semantic import bounds, ranking
 from semantic.embedders import factory
 from semantic.embedders.embedder import Embedder, Purpose, Vector
+from semantic.embedders.wordllama import WordLlamaEmbedder
 from semantic.excerpts import excerpt
 from semantic.models import Manifest
-from semantic.ranking import Found, Scope
+from semantic.ranking import Found, Ranked, Scope
 
 __all__ = ["Hit", "Mode", "Results", "Scope", "query_of", "search"]
 
@@ -111,22 +112,14 @@ async def search(
     limit = max(1, min(limit, bounds.HITS_MAX))
     manifest = _Answering.last
     for _ in range(TRIES):
-        vector = await _embedded(query, manifest, embedder_for)
-        ground, answer = await in_thread(
-            ranking.answer, query, scope, manifest, vector, limit=limit + 1
-        )
-        if not ground.is_theirs:
-            raise Refused(ErrorCode.SCOPE_REFUSED)
-        if answer is not None:
-            break
-        manifest = _Answering.last = ground.manifest
-    else:  # swapped again and again: words do not depend on a manifest
-        answer = await in_thread(ranking.by_words, query, scope, ground, limit=limit + 1)
-    return Results(
-        Mode.HYBRID if answer.compared else Mode.TEXT,
-        tuple(Hit(found, excerpt(found.text, query)) for found in answer.found[:limit]),
-        truncated=len(answer.found) > limit,
-    )
+        embedder = None if manifest is None else embedder_for(manifest)
+        vector = None if embedder is None else await _embedded(query, embedder)
+        found = await in_thread(_found, query, scope, manifest, vector, limit=limit)
+        if isinstance(found, Results):
+            return found
+        manifest = _Answering.last = found.manifest
+    # swapped again and again: words do not depend on a manifest
+    return await in_thread(_by_words, query, scope, limit=limit)
 
 
 class _Answering:
@@ -136,13 +129,49 @@ class _Answering:
     last: Manifest | None = None
 
 
-async def _embedded(
-    query: str, manifest: Manifest | None, embedder_for: EmbedderFor
-) -> Vector | None:
+@dataclass(frozen=True, slots=True)
+class _Another:
+    """Nothing was found: it is this manifest that answers."""
+
+    manifest: Manifest | None
+
+
+def _found(
+    query: str, scope: Scope, manifest: Manifest | None, vector: Vector | None, *, limit: int
+) -> Results | _Another:
+    """Return what was found, if it is `manifest` that answers.
+
+    Raises:
+        Refused: the conversation is not the person's.
+    """
+    if manifest is None or vector is None:
+        ranked = ranking.by_words(query, scope, limit=limit + 1)
+    else:
+        ranked = ranking.by_both(query, scope, manifest, vector, limit=limit + 1)
+    if ranked.is_theirs and ranked.manifest_id != (manifest and manifest.pk):
+        return _Another(Manifest.objects.filter(state="active").first())
+    return _results(ranked, query, limit)
+
+
+def _by_words(query: str, scope: Scope, *, limit: int) -> Results:
+    return _results(ranking.by_words(query, scope, limit=limit + 1), query, limit)
+
+
+def _results(ranked: Ranked, query: str, limit: int) -> Results:
+    if not ranked.is_theirs:
+        raise Refused(ErrorCode.SCOPE_REFUSED)
+    return Results(
+        Mode.HYBRID if ranked.compared else Mode.TEXT,
+        tuple(Hit(found, excerpt(found.text, query)) for found in ranked.found[:limit]),
+        truncated=len(ranked.found) > limit,
+    )
+
+
+async def _embedded(query: str, embedder: Embedder) -> Vector | None:
     """Return the vector to compare with, None where words have to do."""
-    embedder = None if manifest is None else embedder_for(manifest)
-    if embedder is None:
-        return None
+    looked_up = _looked_up(query, embedder)
+    if looked_up is not None:
+        return looked_up
     try:
         async with asyncio.timeout(bounds.QUERY_TIMEOUT_SECONDS):
             (vector,) = await embedder.embed([query], Purpose.QUERY)
@@ -153,3 +182,16 @@ async def _embedded(
         log.warning("search.text_only", error_code=failed.code.value)
         return None
     return None if isinstance(vector, ErrorCode) else vector
+
+
+def _looked_up(query: str, embedder: Embedder) -> Vector | None:
+    """Return the vector of a query whose words are only looked up, None where it takes more.
+
+    That is done in some 50 microseconds. Going to the embedder's thread takes longer, and waits
+    there for whatever is being derived.
+    """
+    if not isinstance(embedder, WordLlamaEmbedder) or embedder._loaded is None:
+        return None
+    (text,) = embedder.identity.inputs([query], Purpose.QUERY).values()
+    (vector,) = embedder._compute([text])
+    return vector

@@ -65,6 +65,8 @@ class Snapshot:
     mode: Mode
     truncated: bool
     kept: tuple[Kept, ...]
+    # by which it was loaded: signed anew it would be another one in the next second
+    given_ref: str = ""
 
     @classmethod
     def of(cls, results: Results, query: str, scope: Scope, *, asked_in: int) -> Self:
@@ -81,6 +83,8 @@ class Snapshot:
     @property
     def ref(self) -> str:
         """What names it, for whoever asks in the same conversation."""
+        if self.given_ref:
+            return self.given_ref
         told = {
             "p": self.scope.person_id,
             "a": self.asked_in,
@@ -116,6 +120,7 @@ class Snapshot:
             Mode(told["m"]),
             told["t"],
             tuple(Kept(*one) for one in told["h"]),
+            ref,
         )
 
     def results(self) -> Results:

@@ -14,7 +14,6 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, Final
 
 import psycopg
@@ -28,6 +27,7 @@ from semantic.embedders.embedder import Purpose, Vector
 from semantic.embedders.wordllama import WordLlamaEmbedder
 from semantic.models import Manifest
 from semantic.models.messages import WORDS_SQL
+from semantic.ranking import VectorBytes, Vectors
 from semantic.search import Scope, search
 from semantic.vectors import VectorArray
 from tests.benchmarks.databases import Place
@@ -302,19 +302,13 @@ def _by_hand(
 def _nearest(manifest: Manifest, person: int, vector: Vector, *, by_index: bool) -> list[int]:
     """Return the nearest messages by the product's own statement, with or without the index."""
     scope = Scope(person)
-    lists = ranking.by_vectors(manifest, scope, by_index=by_index)
-    values = {
-        **scope.values,
-        "vector": ranking.literal(vector),
-        "candidates": bounds.CANDIDATES,
-    }
-    around = ranking.looking_around() if by_index else nullcontext()
-    with around, connection.cursor() as cursor:
-        cursor.execute(
-            f"WITH {lists} SELECT message_id FROM nearest ORDER BY distance, message_id DESC",
-            values,
-        )
-        return [pk for (pk,) in cursor.fetchall()]
+    vectors = Vectors.BY_INDEX if by_index else Vectors.EACH
+    rows = ranking.rows_of(
+        f"WITH {ranking.by_vectors(scope, manifest, vectors)} "
+        "SELECT message_id FROM nearest ORDER BY distance, message_id DESC",
+        {**scope.values, "vector": VectorBytes(vector)},
+    )
+    return [pk for (pk,) in rows]
 
 
 def _told(times: Sequence[float]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from config.api import api
 from recovery.errors import ErrorCode
 from recovery.executor import in_thread
 from semantic import bounds
+from semantic import search as searching
 from semantic.embedders import factory
 from semantic.embedders.embedder import Purpose, Vector
+from semantic.search import search as search_of
 from tests.factories import ConversationFactory, MessageFactory, UserFactory
-from tests.semantic.searching import derive
+from tests.semantic.searching import KnowsMeanings, derive
 from turns.models import Message
 from turns.tokens import create_token
 
@@ -123,21 +126,24 @@ async def test_one_person_takes_four_searches_at_once_and_nobody_elses(
     others = await in_thread(UserFactory.create)
 
     def prepare() -> list[str]:
-        said(user, BOAT)
-        said(others, BOAT)
+        for each in (user, others):
+            conversation = ConversationFactory.create(owner=each)
+            MessageFactory.create(conversation=conversation, text=BOAT)
+        derive()
         return [create_token(user.pk), create_token(others.pk)]
 
     mine, theirs = await in_thread(prepare)
     under_way, may_go = asyncio.Semaphore(0), asyncio.Event()
-    shipped = factory.from_settings()
 
-    async def held(texts: Sequence[str], purpose: Purpose) -> Sequence[Vector | ErrorCode]:
-        under_way.release()
-        await may_go.wait()
-        return await embed(texts, purpose)
+    class Holds(KnowsMeanings):
+        async def embed(
+            self, texts: Sequence[str], purpose: Purpose
+        ) -> Sequence[Vector | ErrorCode]:
+            under_way.release()
+            await may_go.wait()
+            return await super().embed(texts, purpose)
 
-    embed = shipped.embed
-    monkeypatch.setattr(shipped, "embed", held)
+    monkeypatch.setattr(searching, "search", partial(search_of, embedder_for=lambda _: Holds()))
 
     async def search(token: str) -> Any:
         bearer = {"authorization": f"Bearer {token}"}
