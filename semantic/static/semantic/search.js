@@ -28,6 +28,7 @@ async function lead(page, id) {
     return;
   }
   const message = document.querySelector(`#thread > [data-id="${CSS.escape(id)}"]`);
+  if (message === null || message !== document.activeElement) return; // led elsewhere meanwhile
   for (const other of document.querySelectorAll("[data-led]")) other.removeAttribute("data-led");
   message.setAttribute("data-led", "");
   message.addEventListener("blur", () => message.removeAttribute("data-led"), { once: true });

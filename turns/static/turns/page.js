@@ -1,16 +1,15 @@
 // One conversation: what the server has rendered, kept up to date.
 
-import { ask, call } from "./api.js";
+import { call } from "./api.js";
 import { Composer } from "./composer.js";
 import { Conversations, startDrawer } from "./conversations.js";
 import { correct, remove } from "./corrections.js";
 import { Kept } from "./kept.js";
 import { Live } from "./live.js";
-import { copy, isNewer, isOpen, Thread } from "./thread.js";
+import { Reading } from "./reading.js";
+import { copy, isOpen, Thread } from "./thread.js";
 
 const TOLD = JSON.parse(document.getElementById("told").textContent);
-const NEAR_PIXELS = 80;
-const LEAD_PIXELS = 12;
 const SPOKEN_CHARS = 600;
 const MISSING = "A part of this page could not be loaded. Reload it to try again.";
 const STATES = {
@@ -29,13 +28,10 @@ const ENDS = {
   interrupted: "The answer was interrupted. ",
 };
 
-const view = document.getElementById("view");
 const welcome = document.getElementById("welcome");
 const connection = document.getElementById("connection");
 const announcer = document.getElementById("announcer");
 const notice = document.getElementById("notice");
-const older = document.getElementById("older");
-const toLatest = document.getElementById("to-latest");
 
 /** What panels and the parts below may use. */
 const page = {
@@ -62,7 +58,7 @@ const page = {
   notice: warn,
   signedOut: () => connected("signed-out"),
   /** Lead to a message, wherever in the past it is. False when it is gone. */
-  lead: leadTo,
+  lead: (id) => reading.lead(id),
   /** The conversation's id; `key` makes one where there is none yet. */
   room: (key, title) => composer.room(key, title),
   /** How many things happened that nobody has seen: said in the window's title. */
@@ -90,9 +86,7 @@ const thread = new Thread(document.getElementById("thread"), {
   cutCodes: TOLD.cutCodes,
   onAction: act,
 });
-let next = null;
-let loading = null;
-let isFollowing = true;
+const reading = new Reading(page, thread);
 
 if (TOLD.snapshot) snapshot(TOLD.snapshot);
 const live = new Live({ onFrame: apply, onState: connected });
@@ -104,7 +98,6 @@ const ready = Promise.all(TOLD.panels.map(begin));
 if (page.conversation) ready.then(() => live.start(page.conversation, TOLD.snapshot.cursor));
 listens(":not([data-panel])");
 show();
-view.scrollTop = view.scrollHeight;
 if (matchMedia("(pointer: fine)").matches) composer.box.focus();
 
 /** Start a panel. The page does without one whose script cannot be loaded. */
@@ -134,7 +127,7 @@ function apply(frame) {
 
 function snapshot(frame) {
   const joins = thread.snapshot(frame.messages, frame.turn);
-  if (!joins || next === null) next = frame.next;
+  if (!joins || thread.older === null) thread.older = frame.next;
   renamed(frame.conversation.title);
   frame.messages.forEach(completed);
 }
@@ -198,7 +191,7 @@ function took(turn) {
 }
 
 function sent() {
-  isFollowing = true;
+  reading.toEnd();
   show();
 }
 
@@ -227,15 +220,16 @@ function occupy(is) {
 // --- what a person does in the thread ---
 
 function act(what, message, button) {
+  const { shown } = reading;
   switch (what) {
     case "copy":
-      copy(thread.textOf(message), button);
+      copy(shown.textOf(message), button);
       break;
     case "copy-code":
       copy(button.closest(".code").querySelector("pre").textContent, button);
       break;
     case "again": {
-      const text = thread.questionOf(message.dataset.turn);
+      const text = shown.questionOf(message.dataset.turn);
       if (text) {
         composer.post(text);
         composer.box.focus();
@@ -246,10 +240,10 @@ function act(what, message, button) {
       again(message.dataset, button);
       break;
     case "correct":
-      correct(message, thread, announce);
+      correct(message, shown, announce);
       break;
     case "remove":
-      remove(message, thread, announce);
+      remove(message, shown, announce);
       break;
     case "continue":
       composer.fill("Please go on where you were cut off.");
@@ -274,10 +268,9 @@ document.getElementById("sign-out").addEventListener("submit", () => kept.forget
 
 function show() {
   const isEmpty = !thread.list.children.length && !document.querySelector("#pending > *");
-  welcome.hidden = !isEmpty || isOccupied;
+  welcome.hidden = !isEmpty || isOccupied || reading.isAway;
   composer.draw();
-  if (isFollowing) view.scrollTop = view.scrollHeight;
-  toLatest.hidden = isFollowing;
+  reading.draw();
 }
 
 function announce(text) {
@@ -307,64 +300,4 @@ function lead(sentence, address, words) {
   link.textContent = words;
   notice.replaceChildren(`${sentence} `, link);
   notice.hidden = false;
-}
-
-view.addEventListener("scroll", () => {
-  isFollowing = view.scrollHeight - view.scrollTop - view.clientHeight < NEAR_PIXELS;
-  toLatest.hidden = isFollowing;
-});
-new ResizeObserver(() => isFollowing && (view.scrollTop = view.scrollHeight)).observe(view);
-toLatest.addEventListener("click", () => {
-  isFollowing = true;
-  show();
-  composer.box.focus();
-});
-
-// --- the past, on scroll ---
-
-const beginning = new IntersectionObserver((seen) => seen.at(-1).isIntersecting && loadOlder(), {
-  root: view,
-  rootMargin: "400px 0px 0px",
-});
-beginning.observe(older);
-
-async function leadTo(id) {
-  // what is younger than the oldest one here, and not here, is gone
-  while (!thread.find(id) && next !== null && isNewer(next, id)) {
-    const before = next;
-    await loadOlder();
-    if (next === before) break; // it could not be loaded, and the page says so
-  }
-  const message = thread.find(id);
-  if (!message) return false;
-  isFollowing = false;
-  // not scrollIntoView: it would also move the page itself, whose header then is out of sight
-  const top = message.getBoundingClientRect().top - view.getBoundingClientRect().top;
-  view.scrollTop += top - LEAD_PIXELS;
-  message.focus({ preventScroll: true });
-  return true;
-}
-
-/** Load the messages before the oldest one here; whoever asks meanwhile waits for the same. */
-async function loadOlder() {
-  if (next === null) return;
-  loading ??= load().finally(() => (loading = null));
-  await loading;
-}
-
-async function load() {
-  older.textContent = "Loading earlier messages …";
-  try {
-    const found = await ask("GET", `/c/${page.conversation}/messages/?before=${next}`);
-    const below = view.scrollHeight - view.scrollTop;
-    for (const message of found.messages) thread.show(message);
-    next = found.next;
-    older.textContent = "";
-    view.scrollTop = view.scrollHeight - below;
-    // It may have come into view meanwhile and still be there: asked anew, it is told.
-    beginning.unobserve(older);
-    beginning.observe(older);
-  } catch (error) {
-    older.textContent = `Earlier messages could not be loaded. ${error.message}`;
-  }
 }

@@ -15,8 +15,13 @@ export class Thread {
   constructor(list, { cutCodes, onAction }) {
     this.list = list;
     this.cutCodes = new Set(cutCodes);
+    this.onAction = onAction;
     this.turn = null;
     this.texts = new Map();
+    // before and after which ids there is more than is loaded, null where there is not
+    this.older = null;
+    this.newer = null;
+    this.isLoading = false;
     list.addEventListener("click", (event) => {
       const button = event.target.closest("button[data-do]");
       if (button) onAction(button.dataset.do, button.closest(".message"), button);
@@ -31,8 +36,27 @@ export class Thread {
     return this.list.querySelector(`:scope > .answer[data-turn="${CSS.escape(turnId)}"]`);
   }
 
-  get last() {
-    return this.list.lastElementChild;
+  get oldest() {
+    return this.list.firstElementChild?.dataset.id ?? null;
+  }
+
+  get newest() {
+    return this.list.lastElementChild?.dataset.id ?? null;
+  }
+
+  /** An empty one, to be shown in its place. */
+  beside() {
+    const { cutCodes, onAction } = this;
+    return new Thread(this.list.cloneNode(false), { cutCodes, onAction });
+  }
+
+  /** Go on where `past` ends, in its list: what is shown there stays as it is. */
+  follow(past) {
+    past.list.append(...this.list.children);
+    for (const [id, text] of this.texts) past.texts.set(id, text);
+    this.list = past.list;
+    this.texts = past.texts;
+    this.older = past.older;
   }
 
   textOf(element) {
