@@ -21,7 +21,7 @@ from semantic.transitions.manifests import (
     progress,
     rebuild,
 )
-from semantic.transitions.outcomes import Derived, Persisted, fail, outcomes_of, persist
+from semantic.transitions.outcomes import Derived, Persisted, fail, persist
 from semantic.transitions.reconciling import Reconciled, reconcile
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "fail",
     "forget",
     "lag",
-    "outcomes_of",
     "persist",
     "progress",
     "rebuild",

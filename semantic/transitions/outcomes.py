@@ -8,7 +8,7 @@ removes a conversation takes messages, and their jobs, in an order of his own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,6 +50,9 @@ _PERSIST: Final = f"""
         SELECT j.id, s.vector FROM said s JOIN semantic_semanticjob j ON j.id = s.job_id
         WHERE j.manifest_id = %(manifest)s AND j.message_id = s.message_id
             AND j.digest = s.digest AND {_OURS.format(claim="s")}
+            AND (SELECT e.id FROM semantic_embedding e
+                WHERE e.conversation_id = j.conversation_id AND e.message_id = j.message_id
+                    AND e.manifest_id = j.manifest_id) IS NULL
         ORDER BY j.id FOR NO KEY UPDATE OF j
     ), meant AS MATERIALIZED (
         SELECT generation FROM semantic_manifest
@@ -75,8 +78,9 @@ _PERSIST: Final = f"""
 """  # noqa: S608  constants
 _PERSIST_FREE: Final = _PERSIST.format(unless_busy="SKIP LOCKED")
 _PERSIST_WAITING: Final = _PERSIST.format(unless_busy="")
-# What can still be ours by then is of a retired manifest, or of a message that was changed
-# behind the triggers' back. An attempt whose own completion was not heard of has completed.
+# What can still be ours by then is of a retired manifest, or of a message that was changed, or
+# given another vector, behind the triggers' back. An attempt whose own completion was not heard
+# of has completed.
 _INVALIDATE: Final = f"""
     WITH given AS MATERIALIZED (
         SELECT * FROM {_GIVEN}) AS g(job_id, attempt, token, message_id)
@@ -122,10 +126,11 @@ _FAIL: Final = f"""
 """  # noqa: S608  constants
 _FAIL_FREE: Final = _FAIL.format(unless_busy="SKIP LOCKED")
 _FAIL_WAITING: Final = _FAIL.format(unless_busy="")
-_OUTCOMES: Final = f"""
-    SELECT g.job_id, j.state FROM {_GIVEN}) AS g(job_id, attempt, token, message_id)
-    LEFT JOIN semantic_semanticjob j ON j.id = g.job_id AND j.attempts = g.attempt
-        AND j.claim_token = g.token
+# Asked behind those: by then a call whose end was not heard of has ended.
+_HAVE_FAILED: Final = f"""
+    SELECT j.id FROM {_GIVEN}) AS g(job_id, attempt, token, message_id)
+        JOIN semantic_semanticjob j ON j.id = g.job_id
+    WHERE j.state = 'failed' AND j.attempts = g.attempt AND j.claim_token = g.token
 """  # noqa: S608  constants
 
 
@@ -170,18 +175,10 @@ def persist(manifest_id: int, derived: Sequence[Derived]) -> Persisted:
     return Persisted(frozenset(completed), frozenset(invalidated))
 
 
-def outcomes_of(derived: Iterable[Derived]) -> Persisted | None:
-    """Return what a `persist` came to whose commit was not heard of; None if nothing did."""
-    rows = run(_OUTCOMES, _proofs([one.claim for one in derived]))
-    if any(state == "running" for _, state in rows):
-        return None
-    completed = frozenset(job_id for job_id, state in rows if state == "completed")
-    return Persisted(completed, frozenset(job_id for job_id, _ in rows) - completed)
-
-
 def fail(failures: Collection[tuple[Claim, ErrorCode]]) -> int:
-    """End the jobs of these claims with their codes; return how many were still theirs.
+    """End the jobs of these claims with their codes; return how many have failed by them.
 
+    It may be called again when the end of a call was not known: what that call ended counts.
     Another job for the same message may follow after a pause, unless the code is one of
     `NOT_TRIED_AGAIN` or so many have followed already.
     """
@@ -191,6 +188,9 @@ def fail(failures: Collection[tuple[Claim, ErrorCode]]) -> int:
     for failure in failures:
         if failure[0].job_id not in ended:
             ended |= _failed(_FAIL_WAITING, [failure])
+    others = [claim for claim, _ in failures if claim.job_id not in ended]
+    if others:
+        ended |= _rows(_HAVE_FAILED, _proofs(others))
     return len(ended)
 
 
