@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from recovery.bounds import cut_utf8
@@ -41,27 +45,47 @@ def excerpt(text: str, query: str) -> str:
 
 
 def _start(text: str, query: str) -> int:
-    words = words_of(query)
-    if not words:
+    pattern = _pattern(query)
+    if pattern is None:
         return 0
     # on the text itself: folding it could move the places
-    pattern = re.compile("|".join(rf"\b{re.escape(word)}\b" for word in words), re.IGNORECASE)
     places = [
         (match.start(), match.group().casefold())
-        for match, _ in zip(pattern.finditer(text), range(PLACES_MAX), strict=False)
+        for match in islice(pattern.finditer(text), PLACES_MAX)
     ]
     if not places:
         return 0
-    reach = bounds.EXCERPT_MAX_BYTES - LEAD_CHARS
-    best, most = places[0][0], 0
-    for index, (place, _) in enumerate(places):
-        here = {word for at, word in places[index:] if at - place < reach}
-        if len(here) > most:
-            best, most = place, len(here)
+    best = _closest(places, bounds.EXCERPT_MAX_BYTES - LEAD_CHARS)
     start = max(0, best - LEAD_CHARS)
     # not in the middle of a word
     space = re.compile(r"\s").search(text, start, best)
     return space.end() if start and space is not None else start
+
+
+@lru_cache(maxsize=64)
+def _pattern(query: str) -> re.Pattern[str] | None:
+    """Return what finds the words of `query`, the longest first; one for all hits."""
+    words = words_of(query)
+    if not words:
+        return None
+    return re.compile("|".join(rf"\b{re.escape(word)}\b" for word in words), re.IGNORECASE)
+
+
+def _closest(places: Sequence[tuple[int, str]], reach: int) -> int:
+    """Return the first place from which most different words are within `reach`."""
+    best, most = places[0][0], 0
+    here: Counter[str] = Counter()
+    end = 0
+    for place, word in places:
+        while end < len(places) and places[end][0] - place < reach:
+            here[places[end][1]] += 1
+            end += 1
+        if len(here) > most:
+            best, most = place, len(here)
+        here[word] -= 1
+        if not here[word]:
+            del here[word]
+    return best
 
 
 def _whole_words(kept: str, rest: str) -> str:

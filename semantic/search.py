@@ -112,8 +112,7 @@ async def search(
     limit = max(1, min(limit, bounds.HITS_MAX))
     manifest = _Answering.last
     for _ in range(TRIES):
-        embedder = None if manifest is None else embedder_for(manifest)
-        vector = None if embedder is None else await _embedded(query, embedder)
+        vector = None if manifest is None else await _embedded(query, manifest, embedder_for)
         found = await in_thread(_found, query, scope, manifest, vector, limit=limit)
         if isinstance(found, Results):
             return found
@@ -127,6 +126,8 @@ class _Answering:
     the query is embedded before the database is asked. What it says then decides."""
 
     last: Manifest | None = None
+    # What looks words up for a manifest, once its table is here: (by whom found, of what, what)
+    table: tuple[EmbedderFor, int, WordLlamaEmbedder] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +168,14 @@ def _results(ranked: Ranked, query: str, limit: int) -> Results:
     )
 
 
-async def _embedded(query: str, embedder: Embedder) -> Vector | None:
+async def _embedded(query: str, manifest: Manifest, embedder_for: EmbedderFor) -> Vector | None:
     """Return the vector to compare with, None where words have to do."""
-    looked_up = _looked_up(query, embedder)
+    looked_up = _looked_up(query, manifest, embedder_for)
     if looked_up is not None:
         return looked_up
+    embedder = embedder_for(manifest)
+    if embedder is None:
+        return None
     try:
         async with asyncio.timeout(bounds.QUERY_TIMEOUT_SECONDS):
             (vector,) = await embedder.embed([query], Purpose.QUERY)
@@ -181,17 +185,20 @@ async def _embedded(query: str, embedder: Embedder) -> Vector | None:
     except ProviderFailed as failed:
         log.warning("search.text_only", error_code=failed.code.value)
         return None
+    if isinstance(embedder, WordLlamaEmbedder):
+        _Answering.table = (embedder_for, manifest.pk, embedder)
     return None if isinstance(vector, ErrorCode) else vector
 
 
-def _looked_up(query: str, embedder: Embedder) -> Vector | None:
+def _looked_up(query: str, manifest: Manifest, embedder_for: EmbedderFor) -> Vector | None:
     """Return the vector of a query whose words are only looked up, None where it takes more.
 
-    That is done in some 50 microseconds. Going to the embedder's thread takes longer, and waits
-    there for whatever is being derived.
+    That is done in some 100 microseconds. Going to the embedder's thread takes longer, and
+    waits there for whatever is being derived.
     """
-    if not isinstance(embedder, WordLlamaEmbedder) or embedder._loaded is None:
+    if _Answering.table is None or _Answering.table[:2] != (embedder_for, manifest.pk):
         return None
+    embedder = _Answering.table[2]
     (text,) = embedder.identity.inputs([query], Purpose.QUERY).values()
     (vector,) = embedder._compute([text])
     return vector
