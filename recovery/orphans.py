@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from django.db import connection, models
@@ -17,12 +17,23 @@ from recovery.models import Cause
 from recovery.switches import MAY_CLAIM_SQL
 
 _LIVING = "SELECT FROM recovery_runtime r WHERE r.id = t.owner AND r.stopped_at IS NULL"
-_HOW_IT_ENDED = "SELECT r.stop_reason FROM recovery_runtime r WHERE r.id = t.owner"
+_CAUSES: Final = {cause.value: cause for cause in Cause}
+# An orphan whose cause is not known yet has it from its owner: how that one ended.
+_FIND: Final = f"""
+    SELECT f.id, f.parent_id, coalesce(f.cause, r.stop_reason, '{Cause.RUNTIME_LOST.value}'),
+        f.generation, f.owner::text, f.waiting
+    FROM (SELECT found.*, row_number() OVER () FROM ({{searches}} LIMIT %(limit)s) found)
+        AS f(id, parent_id, cause, generation, owner, waiting, place)
+    LEFT JOIN recovery_runtime r ON r.id = f.owner AND f.cause IS NULL
+    ORDER BY f.place
+"""  # noqa: S608  constants
 
 
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    """A row without a living owner or past its time. `waiting`: only dispatch it again."""
+class Orphan(NamedTuple):
+    """A row without a living owner or past its time. `waiting`: only dispatch it again.
+
+    A tuple, as a sweep makes tens of thousands of them.
+    """
 
     pk: int
     parent_pk: int | None
@@ -40,6 +51,9 @@ class OwnedTable:
     past `deadline_at` and its grace; or a row in a queued state past `queue_deadline_at`. A
     queued row that is only due for another hint (`next_dispatch_at`) is found too, as
     `waiting`; not while its kind is disabled, so that `resume` finds it due at once.
+
+    Owned rows are found by owner, or with `oldest_first` by age, whichever their index is
+    ordered by.
     """
 
     kind: str
@@ -47,6 +61,7 @@ class OwnedTable:
     parent: str | None
     owned_states: tuple[str, ...]
     queued_states: tuple[str, ...]
+    oldest_first: bool = False
 
     def look(
         self, *, limit: int, past: Iterable[int] = (), among: Sequence[int] | None = None
@@ -55,14 +70,14 @@ class OwnedTable:
         narrowed = "t.id <> ALL(%(past)s::bigint[])"
         if among is not None:
             narrowed = "t.id = ANY(%(among)s::bigint[])"
-        union = " UNION ALL ".join(
-            f"(SELECT {columns} FROM {self._table} t WHERE {condition} AND {narrowed} "  # noqa: S608
-            f"ORDER BY {order} LIMIT %(limit)s)"
+        searches = " UNION ALL ".join(
+            f"(SELECT {columns} FROM {self._table} t WHERE {condition} "  # noqa: S608
+            f"AND {narrowed} ORDER BY {order} LIMIT %(limit)s)"
             for columns, condition, order in self._searches
         )
         with connection.cursor() as cursor:
             cursor.execute(
-                f"{union} LIMIT %(limit)s",
+                _FIND.format(searches=searches),
                 {
                     "limit": limit,
                     "past": array(past),
@@ -70,28 +85,34 @@ class OwnedTable:
                     "kind": self.kind,
                 },
             )
-            return [
-                Orphan(pk, parent_pk, Cause(cause), generation, owner, waiting)
-                for pk, parent_pk, cause, generation, owner, waiting in cursor.fetchall()
-            ]
+            rows = cursor.fetchall()
+        owners = {text: UUID(text) for text in {row[4] for row in rows} if text is not None}
+        return [
+            Orphan(pk, parent_pk, _CAUSES[cause], generation, owners.get(owner), waiting)
+            for pk, parent_pk, cause, generation, owner, waiting in rows
+        ]
 
     def lock(self, batch: Sequence[Orphan]) -> set[int]:
         """Lock parents, then rows, by ascending id; return the rows nobody else had locked."""
-        condition, parents = "TRUE", list[int]()
+        parents, condition = "", ""
+        if self._parent is not None:
+            column, table = self._parent
+            parents = (
+                f"WITH parents AS MATERIALIZED (SELECT id FROM {table} "  # noqa: S608
+                "WHERE id = ANY(%(parents)s::bigint[]) ORDER BY id "
+                "FOR NO KEY UPDATE SKIP LOCKED) "
+            )
+            # An array is whole before a row is compared with it: parents are locked first.
+            condition = f"AND {column} = ANY(ARRAY(SELECT id FROM parents)) "  # noqa: S608
         with connection.cursor() as cursor:
-            if self._parent is not None:
-                cursor.execute(
-                    f"SELECT id FROM {self._parent[1]} WHERE id = ANY(%s::bigint[]) "  # noqa: S608
-                    "ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",
-                    [array({o.parent_pk for o in batch if o.parent_pk is not None})],
-                )
-                parents = [pk for (pk,) in cursor.fetchall()]
-                condition = f"{self._parent[0]} = ANY(%(parents)s::bigint[])"
             cursor.execute(
-                f"SELECT t.id FROM {self._table} t "  # noqa: S608
-                f"WHERE t.id = ANY(%(pks)s::bigint[]) AND {condition} "
+                f"{parents}SELECT t.id FROM {self._table} t "  # noqa: S608
+                f"WHERE t.id = ANY(%(pks)s::bigint[]) {condition}"
                 "ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED",
-                {"pks": array(o.pk for o in batch), "parents": array(parents)},
+                {
+                    "pks": array(o.pk for o in batch),
+                    "parents": array({o.parent_pk for o in batch if o.parent_pk is not None}),
+                },
             )
             return {pk for (pk,) in cursor.fetchall()}
 
@@ -127,21 +148,22 @@ class OwnedTable:
         owned, queued = _words(self.owned_states), _words(self.queued_states)
         parent = self._parent[0] if self._parent else "NULL::bigint"
         live = "t.finished_at IS NULL"
+        owned_order = "t.created_at, t.id" if self.oldest_first else "t.owner, t.id"
 
         def columns(cause: str, waiting: str = "false") -> str:
             return f"t.id, {parent}, {cause}, t.generation, t.owner, {waiting}"
 
         return [
             (
-                columns(f"coalesce(({_HOW_IT_ENDED}), '{Cause.RUNTIME_LOST.value}')"),
+                columns("NULL::text"),
                 f"{live} AND t.state IN ({owned}) AND NOT EXISTS ({_LIVING})",
-                "t.owner, t.id",
+                owned_order,
             ),
             (
                 columns(f"'{Cause.DEADLINE_PASSED.value}'"),
                 f"{live} AND t.state IN ({owned}) AND EXISTS ({_LIVING}) AND t.deadline_at < "
                 f"clock_timestamp() - interval '{bounds.DEADLINE_GRACE_SECONDS} s'",
-                "t.owner, t.id",
+                owned_order,
             ),
             (
                 columns(

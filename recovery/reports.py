@@ -22,8 +22,17 @@ class RecoveryReport:
     skipped: int = 0
     failed: int = 0
     duration_ms: int = 0
-    rows: list[dict[str, str]] = field(default_factory=list)
     unsettled: set[int] = field(default_factory=set)
+    # of plain values, which the garbage collector need not follow: id, cause, action, code
+    _shown: list[tuple[int, str, str, str]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """What was done with each row, up to the bound."""
+        return [
+            {"id": str(pk), "cause": cause, "action": action, "error_code": error_code}
+            for pk, cause, action, error_code in self._shown
+        ]
 
     @property
     def all_settled(self) -> bool:
@@ -44,15 +53,8 @@ class RecoveryReport:
 
     def show(self, orphan: Orphan, action: str, error_code: str = "") -> None:
         """List one row without counting it."""
-        if len(self.rows) < REPORT_ROWS_MAX:
-            self.rows.append(
-                {
-                    "id": str(orphan.pk),
-                    "cause": orphan.cause.value,
-                    "action": action,
-                    "error_code": error_code,
-                }
-            )
+        if len(self._shown) < REPORT_ROWS_MAX:
+            self._shown.append((orphan.pk, orphan.cause.value, action, error_code))
 
     def counts(self) -> dict[str, Any]:
         """Return the report without its rows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from typing import ClassVar, Final
 
@@ -23,6 +23,7 @@ from recovery.models import Action, Cause
 from recovery.runner import Orphan, Recovery, Settled
 from recovery.timeline import claimed_detail
 from turns import events
+from work import bounds
 from work.dispatch import dispatch_job
 from work.lifecycles import KIND
 from work.models import WorkJob
@@ -32,26 +33,28 @@ from work.transitions.releasing import release_jobs
 log = structlog.get_logger(__name__)
 
 # Lines for one batch: thousands of them say less than their count. Each row has its
-# `RecoveryEvent`.
-LOGGED_ROWS_MAX: Final = 100
-_STANDINGS: Final = """
-    SELECT id, cancel_requested_at IS NOT NULL,
-        coalesce(deadline_at <= clock_timestamp(), false),
-        attempts - planned_releases - 1, attempts > 0, host_id <> '', claimed_at
+# `RecoveryEvent`. All that one dead worker had is said.
+LOGGED_ROWS_MAX: Final = bounds.JOBS_PER_PROCESS
+# Hints for one batch. They spare two workers the second until they look for what waits
+# (`work/host.py`), and thousands of them took longer to send than the jobs to release.
+HINTED_ROWS_MAX: Final = 2 * bounds.JOBS_PER_PROCESS
+# Why a job must end, None when another worker may go on with it; and when it was claimed.
+_VERDICTS: Final = f"""
+    SELECT id, CASE
+            WHEN cancel_requested_at IS NOT NULL THEN '{ErrorCode.CANCELLED.value}'
+            WHEN deadline_at <= clock_timestamp() THEN '{ErrorCode.DEADLINE_PASSED.value}'
+            WHEN state = 'queued' AND attempts = 0 THEN '{ErrorCode.NEVER_STARTED.value}'
+            WHEN state = 'queued' AND host_id <> '' THEN '{ErrorCode.HOST_UNAVAILABLE.value}'
+            WHEN state = 'queued' THEN '{ErrorCode.NOT_ADOPTED.value}'
+            WHEN attempts - planned_releases > {ADOPTION_ATTEMPTS}
+                THEN '{ErrorCode.ADOPTION_ATTEMPTS_EXHAUSTED.value}'
+        END, claimed_at::text
     FROM work_workjob WHERE id = ANY(%s::bigint[])
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """What a job's row says about whether it may go on."""
-
-    is_cancelled: bool
-    is_late: bool
-    adoptions: int
-    had_begun: bool
-    is_bound: bool
-    claimed_at: datetime | None
+"""  # noqa: S608  constants
+_ENDS: Final = {
+    ErrorCode.CANCELLED: WorkJob.State.CANCELLED,
+    ErrorCode.DEADLINE_PASSED: WorkJob.State.BUDGET_EXHAUSTED,
+}
 
 
 class WorkRecovery(Recovery):
@@ -61,11 +64,14 @@ class WorkRecovery(Recovery):
     model = WorkJob
     parent = "conversation"
 
+    def __init__(self) -> None:
+        super().__init__()
+        # live jobs are indexed by their age, so that no claim writes to the index
+        self._owned = replace(self._owned, oldest_first=True)
+
     def settle(self, orphans: Sequence[Orphan]) -> Iterable[Settled]:
         """Release or end the orphans with all they consist of, set-wise."""
-        with connection.cursor() as cursor:
-            cursor.execute(_STANDINGS, [array(orphan.pk for orphan in orphans)])
-            standings = {row[0]: _Standing(*row[1:]) for row in cursor.fetchall()}
+        verdicts = _verdicts([orphan.pk for orphan in orphans])
         revisions = raise_revisions_of(
             {orphan.parent_pk for orphan in orphans if orphan.parent_pk is not None}
         )
@@ -73,14 +79,14 @@ class WorkRecovery(Recovery):
         released: dict[Cause, list[int]] = defaultdict(list)
         settled: list[Settled] = []
         for orphan in orphans:
-            end = _end_of(orphan, standings[orphan.pk])
-            if end is None:
+            code, claimed_at = verdicts[orphan.pk]
+            if code is None:
                 released[orphan.cause].append(orphan.pk)
-                told = claimed_detail(standings[orphan.pk].claimed_at)
-                settled.append(Settled(orphan, Action.ADOPTED, detail=told))
+                told = claimed_at and claimed_detail(datetime.fromisoformat(claimed_at))
+                settled.append(Settled(orphan, Action.ADOPTED, detail=told or None))
             else:
-                ends.append(end)
-                settled.append(Settled(orphan, Action.INTERRUPTED, end.code.value))
+                ends.append(_end(orphan.pk, code))
+                settled.append(Settled(orphan, Action.INTERRUPTED, code))
         for cause, ids in released.items():
             release_jobs(ids, ErrorCode(cause.value))
         end_jobs(ends, revisions=revisions)
@@ -90,11 +96,8 @@ class WorkRecovery(Recovery):
         """Return what a dry run shows: a released job is adopted, unless it must end."""
         if orphan.waiting:
             return Action.REDISPATCHED, ""
-        with connection.cursor() as cursor:
-            cursor.execute(_STANDINGS, [array([orphan.pk])])
-            row = cursor.fetchone()
-        end = _end_of(orphan, _Standing(*row[1:])) if row else None
-        return (Action.ADOPTED, "") if end is None else (Action.INTERRUPTED, end.code.value)
+        code, _ = _verdicts([orphan.pk]).get(orphan.pk, (None, None))
+        return (Action.ADOPTED, "") if code is None else (Action.INTERRUPTED, code)
 
     def publish(self, settled: Sequence[Settled]) -> None:
         """Say that these conversations changed, hint at what waits now, and log it."""
@@ -114,23 +117,18 @@ class WorkRecovery(Recovery):
         )
 
     def dispatch(self, pks: Sequence[int]) -> None:
-        """Hint that these jobs wait."""
-        for pk in pks:
+        """Hint that these jobs wait, of thousands at the first."""
+        for pk in pks[:HINTED_ROWS_MAX]:
             dispatch_job(pk)
 
 
-def _end_of(orphan: Orphan, standing: _Standing) -> End | None:
-    """Return how the orphan must end, None when another worker may go on with it."""
-    if standing.is_cancelled:
-        return End(orphan.pk, WorkJob.State.CANCELLED, ErrorCode.CANCELLED)
-    if standing.is_late:
-        return End(orphan.pk, WorkJob.State.BUDGET_EXHAUSTED, ErrorCode.DEADLINE_PASSED)
-    if orphan.cause == Cause.NEVER_STARTED:
-        code = ErrorCode.NEVER_STARTED
-        if standing.had_begun:
-            code = ErrorCode.HOST_UNAVAILABLE if standing.is_bound else ErrorCode.NOT_ADOPTED
-        return End(orphan.pk, WorkJob.State.INTERRUPTED, code)
-    if standing.adoptions >= ADOPTION_ATTEMPTS:
-        code = ErrorCode.ADOPTION_ATTEMPTS_EXHAUSTED
-        return End(orphan.pk, WorkJob.State.INTERRUPTED, code)
-    return None
+def _verdicts(pks: Sequence[int]) -> dict[int, tuple[str | None, str | None]]:
+    """Return of each job the code with which it must end, if it must, and its claim's time."""
+    with connection.cursor() as cursor:
+        cursor.execute(_VERDICTS, [array(pks)])
+        return {pk: (code, claimed_at) for pk, code, claimed_at in cursor.fetchall()}
+
+
+def _end(pk: int, code: str) -> End:
+    reason = ErrorCode(code)
+    return End(pk, _ENDS.get(reason, WorkJob.State.INTERRUPTED), reason)

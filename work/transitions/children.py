@@ -28,7 +28,8 @@ _END_STEPS: Final = f"""
         write_mark = {NEXT_MARK_SQL}
     WHERE job_id = ANY(%(ids)s::bigint[]) AND state IN ('requested', 'running')
 """  # noqa: S608  constants
-# What was not started is the adopter's to start: it moves to the job's present generation.
+# What was not started is the adopter's to start: it moves to the job's present generation. The
+# ids are named for both tables: from the join alone the planner read all steps, for each batch.
 _HAND_OVER_STEPS: Final = f"""
     UPDATE work_workstep s SET
         state = CASE s.state WHEN 'running' THEN 'interrupted' ELSE s.state END,
@@ -41,7 +42,7 @@ _HAND_OVER_STEPS: Final = f"""
             ELSE j.generation::bigint << {GENERATION_SHIFT_BITS} END
     FROM work_workjob j
     WHERE j.id = ANY(%(ids)s::bigint[]) AND s.job_id = j.id
-        AND s.state IN ('requested', 'running')
+        AND s.job_id = ANY(%(ids)s::bigint[]) AND s.state IN ('requested', 'running')
 """  # noqa: S608  constants
 
 
