@@ -11,6 +11,7 @@ import pytest
 from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
+from django.test import TransactionTestCase
 from pytest_django import DjangoDbBlocker
 
 from config.celery import app as celery_app
@@ -61,7 +62,11 @@ def django_db_setup(
     with databases.clone(migrated_template, name):
         with django_db_blocker.unblock():
             _point_django_at(name)
-        yield
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(
+                TransactionTestCase, "_fixture_teardown", lambda _: databases.empty()
+            )
+            yield
         with django_db_blocker.unblock():
             connections.close_all()
 
