@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,19 +114,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--no-skips", action="store_true", help="a skipped test fails the run")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what belongs to the production profile when that is asked for."""
-    if not config.getoption("--production"):
-        return
-    root = config.rootpath / "tests"
-    kept: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
+    """Keep what belongs to the production profile when that is asked for; begin with the slow.
+
+    xdist hands out modules in this order (`--no-loadscope-reorder`). One that waits for the
+    death of processes would otherwise come last, and keep one core waiting for it.
+    """
+    if config.getoption("--production"):
+        kept = [item for item in items if _belongs_to_production(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
+    seconds: Counter[Path] = Counter()
     for item in items:
-        folder = item.path.relative_to(root).parts[0]
-        belongs = folder in PROCESS_TESTS or item.get_closest_marker("production")
-        (kept if belongs else left_out).append(item)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = kept
+        seconds[item.path] += _expected_seconds(item)
+    items.sort(key=lambda item: -seconds[item.path])
+
+
+def _belongs_to_production(item: pytest.Item) -> bool:
+    folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
+    return folder in PROCESS_TESTS or item.get_closest_marker("production") is not None
+
+
+def _expected_seconds(item: pytest.Item) -> int:
+    """Return about how long a test takes that takes long; the others stay in random order."""
+    if item.get_closest_marker("timeout") is not None:
+        return 30
+    return 5 if "process_environment" in item.fixturenames else 0  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,7 +3,8 @@
     python -m tests.support.production pytest --production
 
 Everything runs on free ports in folders of its own, beside whatever the machine runs already,
-and ends with this process.
+and ends with this process. Several test processes share it: each has a database of its own, and
+queues and channels are named for their database.
 """
 
 from __future__ import annotations
