@@ -283,6 +283,26 @@ def test_a_message_that_is_gone_is_said_to_be_and_one_that_cannot_be_loaded_is_n
     expect(reader.messages.filter(has_text="Message 21.")).to_be_in_viewport()
 
 
+@pytest.mark.parametrize(("side", "asks"), [("older", "before"), ("newer", "after")])
+def test_what_could_not_be_loaded_is_asked_for_again(
+    reader: Reader, person: Person, conversation: Conversation, side: str, asks: str
+) -> None:
+    found = fill(conversation, 300, named=100)
+    person.open_conversation(conversation.pk)
+    person.page.route(f"**/messages/?{asks}=*", lambda route: route.abort(), times=1)
+    reader.look_for(WORD)
+    reader.expect_led_to(found)
+    edge = reader.messages.first if side == "older" else reader.messages.last
+    edge.scroll_into_view_if_needed()
+    sign = person.page.locator(f"#{side}")
+    expect(sign).to_contain_text("could not be loaded. The service cannot be reached")
+    # nothing lies over it
+    sign.get_by_role("button", name="Try again").click()
+    reader.expect_number(41 if side == "older" else 159)
+    expect(sign).to_be_empty()
+    reader.expect_no_gap()
+
+
 def test_older_messages_that_come_late_are_put_where_they_belong(
     reader: Reader, person: Person, conversation: Conversation
 ) -> None:

@@ -144,7 +144,14 @@ export class Reading {
     try {
       this.place(stretch, side, stretch[side], await this.ask(asks, stretch[side]));
     } catch (error) {
-      if (stretch === this.shown) sign.textContent = `${what} could not be loaded. ${error.message}`;
+      if (stretch === this.shown) {
+        const again = document.createElement("button");
+        again.type = "button";
+        again.className = "link";
+        again.textContent = "Try again";
+        again.addEventListener("click", () => this.more(side));
+        sign.replaceChildren(`${what} could not be loaded. ${error.message} `, again);
+      }
       return;
     } finally {
       stretch.isLoading = false;
