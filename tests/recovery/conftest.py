@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.recovery.parcels import ParcelRecovery, parcel_tables
 from tests.support.processes import RuntimeProcess
 
 StartRuntime = Callable[..., RuntimeProcess]
@@ -31,3 +32,16 @@ def start_runtime(
     yield start
     for process in started:
         process.close()
+
+
+@pytest.fixture
+def parcels(transactional_db: None) -> Iterator[None]:
+    """Tables of parcels, a kind of row that exists for these tests alone."""
+    with parcel_tables():
+        yield
+
+
+@pytest.fixture
+def recovery(parcels: None) -> ParcelRecovery:
+    """The recovery of parcels."""
+    return ParcelRecovery()

@@ -162,3 +162,8 @@ class ParcelRecovery(RememberingRecovery):
                     [orphan.cause.value, orphan.pk],
                 )
         return [Settled(orphan, Action.INTERRUPTED, orphan.cause.value) for orphan in orphans]
+
+
+def states() -> dict[int, str]:
+    """Return the state of each parcel."""
+    return dict(Parcel.objects.values_list("pk", "state"))

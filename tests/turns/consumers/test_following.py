@@ -43,7 +43,8 @@ async def test_text_committed_between_join_and_snapshot_is_shown_once(
 async def until_blocked(database_url: str) -> None:
     """Return when PostgreSQL reports the reader waiting for a lock."""
     waiting = """SELECT count(*) FROM pg_stat_activity
-                 WHERE application_name = 'holdfast live' AND wait_event_type = 'Lock'"""
+                 WHERE datname = current_database()
+                 AND application_name = 'holdfast live' AND wait_event_type = 'Lock'"""
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as look:
         async with asyncio.timeout(4.0):
             while (await (await look.execute(waiting)).fetchone()) == (0,):  # noqa: ASYNC110
