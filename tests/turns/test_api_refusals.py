@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.db import connection, connections
-from django.db.models.functions import Now
 from django.test import Client
 from django.test.client import MULTIPART_CONTENT
 
-from config.api import api as ninja
 from config.asgi import application
 from config.body_limit import BODY_MAX_BYTES
-from recovery.errors import ErrorCode
-from tests.factories import (
-    ComputerFactory,
-    ConversationFactory,
-    TurnFactory,
-    UserFactory,
-    WorkJobFactory,
-)
+from tests.factories import TurnFactory
+from tests.support.api import ask, refusal, signed_in
+from tests.turns.endpoints import ENDPOINTS, rows
 from turns import projection
-from turns.models import ApiToken, Conversation, Message, Turn
-from turns.tokens import create_token
-from work.models import WorkJob
+from turns.models import Turn
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,171 +31,7 @@ def turn() -> Turn:
 @pytest.fixture
 def client(turn: Turn) -> Client:
     """That somebody, with a token."""
-    token = create_token(turn.conversation.owner_id)
-    return Client(headers={"authorization": f"Bearer {token}"}, raise_request_exception=False)
-
-
-def refusal(answer: Any) -> tuple[int, str]:
-    """Return the status and code of an answer in our form; fail on any other."""
-    content = answer.json()
-    assert content.keys() == {"code", "message"}, content
-    assert content["message"] == ErrorCode(content["code"]).label
-    return answer.status_code, content["code"]
-
-
-def rows() -> list[tuple[Any, ...]]:
-    """Return what a refused request must not change."""
-    return [
-        *Conversation.objects.order_by("pk").values_list("pk", "title", "revision"),
-        *Message.objects.order_by("pk").values_list("pk", "text"),
-        *Turn.objects.order_by("pk").values_list("pk", "state", "write_mark"),
-        *WorkJob.objects.order_by("pk").values_list("pk", "state", "write_mark"),
-    ]
-
-
-ENDPOINTS = [
-    ("GET", "/conversations", None),
-    ("POST", "/conversations", {}),
-    ("PATCH", "/conversations/{conversation}", {"title": "x"}),
-    ("DELETE", "/conversations/{conversation}", None),
-    ("POST", "/conversations/{conversation}/turns", {"text": "x"}),
-    ("GET", "/conversations/{conversation}/messages", None),
-    ("GET", "/turns/{turn}", None),
-    ("POST", "/turns/{turn}/cancel", None),
-    ("GET", "/messages/{message}", None),
-    ("PATCH", "/messages/{message}", {"text": "x"}),
-    ("DELETE", "/messages/{message}", None),
-    ("GET", "/jobs", None),
-    ("POST", "/conversations/{conversation}/jobs", {"kind": "deep_work", "goal": "x"}),
-    ("GET", "/jobs/{job}", None),
-    ("POST", "/jobs/{job}/cancel", None),
-    ("GET", "/computers", None),
-    ("GET", "/search", None),
-]
-IN_A_QUERY_OR_BODY = [
-    ("GET", "/jobs?conversation_id={conversation}", None),
-    (
-        "POST",
-        "/conversations/{own}/jobs",
-        {"kind": "coding", "goal": "x", "computer_id": "{computer}"},
-    ),
-]
-WITH_ID = [endpoint for endpoint in ENDPOINTS if "{" in endpoint[1]] + IN_A_QUERY_OR_BODY
-
-
-def ids_of(turn: Turn) -> dict[str, Any]:
-    """Return an id of each kind, all of the turn's person."""
-    person = turn.conversation.owner
-    return {
-        "conversation": turn.conversation_id,
-        "turn": turn.pk,
-        "message": turn.user_message_id,
-        "job": WorkJobFactory(person=person, conversation=turn.conversation).pk,
-        "computer": ComputerFactory(person=person).pk,
-    }
-
-
-def named(body: Any, ids: dict[str, Any]) -> Any:
-    """Return the body with ids put where it names them."""
-    if not isinstance(body, dict):
-        return body
-    return {key: value.format(**ids) for key, value in body.items()}
-
-
-def ask(client: Client, method: str, path: str, body: object = None, **headers: str) -> Any:
-    data = "" if body is None else json.dumps(body)
-    return client.generic(
-        method, f"/api/v1{path}", data, content_type="application/json", headers=headers
-    )
-
-
-def test_the_table_of_endpoints_is_complete() -> None:
-    described = ninja.get_openapi_schema()["paths"]
-    known = {(method, path) for method, path, _ in ENDPOINTS}
-    for path, methods in described.items():
-        for method in methods:
-            shape = path.removeprefix("/api/v1").replace("_id}", "}")
-            assert (method.upper(), shape) in known
-
-
-@pytest.mark.parametrize(("method", "path", "body"), WITH_ID)
-def test_somebody_elses_id_is_answered_like_one_that_names_nothing(
-    turn: Turn, method: str, path: str, body: object
-) -> None:
-    """failure H52"""
-    foreign = ids_of(turn)
-    other_id = UserFactory().pk
-    own = {"own": ConversationFactory(owner_id=other_id, owner=None).pk}
-    token = create_token(other_id)
-    other = Client(headers={"authorization": f"Bearer {token}"})
-    before = rows()
-    answers = [ask(other, method, path.format(**foreign, **own), named(body, foreign))]
-    for unknown in (
-        "999999",
-        "0",
-        "-1",
-        "01",
-        "x",
-        "9" * 40,
-        "9223372036854775808",
-        "1.0",
-        "%00",
-    ):
-        nothing = dict.fromkeys(foreign, unknown)
-        answers.append(ask(other, method, path.format(**nothing, **own), named(body, nothing)))
-    assert {(a.status_code, a.content) for a in answers} == {(404, answers[0].content)}
-    assert refusal(answers[0]) == (404, "not_found")
-    assert rows() == before
-
-
-@pytest.mark.parametrize(("method", "path", "body"), ENDPOINTS)
-def test_nobody_signed_in_is_told_nothing(
-    turn: Turn, method: str, path: str, body: object
-) -> None:
-    ids = ids_of(turn)
-    owner_id = turn.conversation.owner_id
-    revoked = create_token(owner_id)
-    ApiToken.objects.update(revoked_at=Now())
-    before = rows()
-    for headers in (
-        {},
-        {"authorization": "Bearer "},
-        {"authorization": f"Bearer {revoked}"},
-        {"authorization": "Bearer holdfast_\u00e9"},
-        {"authorization": "Basic YTpi"},
-        {"authorization": "Bearer " + "x" * 10_000},
-    ):
-        answer = ask(Client(), method, path.format(**ids), body, **headers)
-        assert refusal(answer) == (401, "not_signed_in")
-    assert rows() == before
-
-
-def test_a_session_may_read_and_writes_only_from_its_own_page(turn: Turn) -> None:
-    browser = Client(enforce_csrf_checks=True)
-    browser.force_login(turn.conversation.owner)
-    assert ask(browser, "GET", f"/turns/{turn.pk}").status_code == 200
-    path = f"/conversations/{turn.conversation_id}"
-    assert refusal(ask(browser, "PATCH", path, {"title": "x"})) == (403, "csrf_failed")
-
-    browser.get("/login/")
-    browser.get(f"/c/{turn.conversation_id}/")
-    csrf = browser.cookies["csrftoken"].value
-    own = {"x-csrftoken": csrf}
-    assert ask(browser, "PATCH", path, {"title": "x"}, **own).status_code == 200
-    foreign = {**own, "origin": "https://elsewhere.test"}
-    assert refusal(ask(browser, "PATCH", path, {"title": "y"}, **foreign)) == (
-        403,
-        "csrf_failed",
-    )
-    browser.logout()
-    assert refusal(ask(browser, "PATCH", path, {"title": "x"}, **own)) == (401, "not_signed_in")
-
-
-def test_a_wrong_token_is_not_made_good_by_a_session(turn: Turn) -> None:
-    browser = Client()
-    browser.force_login(turn.conversation.owner)
-    answer = ask(browser, "GET", f"/turns/{turn.pk}", authorization="Bearer holdfast_wrong")
-    assert refusal(answer) == (401, "not_signed_in")
+    return signed_in(turn.conversation.owner_id)
 
 
 @pytest.mark.parametrize(
@@ -446,14 +272,3 @@ def test_too_many_questions_are_told_when_to_come_back(client: Client, turn: Tur
     answer = ask(client, "POST", f"/conversations/{turn.conversation_id}/turns", {"text": "x"})
     assert refusal(answer) == (429, "rate_limited")
     assert 1 <= int(answer.headers["Retry-After"]) <= 60
-
-
-def test_an_inactive_person_is_not_signed_in(client: Client, turn: Turn) -> None:
-    type(turn.conversation.owner).objects.update(is_active=False)
-    assert refusal(ask(client, "GET", "/conversations")) == (401, "not_signed_in")
-
-
-def test_a_conversation_of_nobody_else_shows_up_in_a_list(client: Client) -> None:
-    ConversationFactory()
-    listed = ask(client, "GET", "/conversations").json()["conversations"]
-    assert len(listed) == 1
