@@ -13,21 +13,26 @@ from tests.simulators.client import Simulator
 from tests.simulators.responses_wire import answer, stalled
 from tests.support.worker import WorkerStarter
 from turns.models import Conversation, Message
+from turns.transitions import edit_message
 
 WORD = "Marguerite"
 NUMBER = re.compile(r"Message (\d+)\.")
 
 
-def fill(conversation: Conversation, count: int, *, named: int) -> Message:
-    """Write `count` numbered messages, one of which is to be found by its name; return that."""
-    made = Message.objects.bulk_create(
+def numbered(conversation: Conversation, numbers: range, *, named: int = -1) -> list[Message]:
+    """Write messages with these numbers, one of which is to be found by its name."""
+    return Message.objects.bulk_create(
         MessageFactory.build(
             conversation=conversation,
             text=f"Message {number}.{f' My boat is called {WORD}.' if number == named else ''}",
         )
-        for number in range(count)
+        for number in numbers
     )
-    return made[named]
+
+
+def fill(conversation: Conversation, count: int, *, named: int) -> Message:
+    """Write `count` numbered messages; return the one that is to be found by its name."""
+    return numbered(conversation, range(count), named=named)[named]
 
 
 class Reader:
@@ -303,24 +308,39 @@ def test_what_could_not_be_loaded_is_asked_for_again(
     reader.expect_no_gap()
 
 
+class Held:
+    """One request for a page of messages, which is answered when the test says so."""
+
+    def __init__(self, reader: Reader, asks: str) -> None:
+        self.reader = reader
+        self.address = f"**/messages/?{asks}=*"
+        self.routes: list[Route] = []
+        reader.page.route(self.address, self.hold, times=1)
+
+    def hold(self, route: Route) -> None:
+        self.routes.append(route)
+
+    def wait_by_scrolling_to(self, edge: str) -> None:
+        """Return when it is held."""
+        with self.reader.page.expect_request(self.address):
+            getattr(self.reader.messages, edge).scroll_into_view_if_needed()
+
+    def answer(self) -> None:
+        with self.reader.page.expect_response(self.address):
+            self.routes[0].continue_()
+
+
 def test_older_messages_that_come_late_are_put_where_they_belong(
     reader: Reader, person: Person, conversation: Conversation
 ) -> None:
-    """A page that was asked for at the end arrives when something else is shown."""
+    """They were asked for at the end and come when something else is shown."""
     found = fill(conversation, 300, named=20)
     person.open_conversation(conversation.pk)
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        held.append(route)
-
-    person.page.route("**/messages/?before=*", hold, times=1)
-    with person.page.expect_request("**/messages/?before=*"):
-        reader.messages.first.scroll_into_view_if_needed()
+    held = Held(reader, "before")
+    held.wait_by_scrolling_to("first")
     reader.look_for(WORD)
     reader.expect_led_to(found)
-    with person.page.expect_response("**/messages/?before=*"):
-        held[0].continue_()
+    held.answer()
     reader.messages.last.scroll_into_view_if_needed()
     reader.expect_number(79)
     reader.expect_no_gap()
@@ -328,3 +348,39 @@ def test_older_messages_that_come_late_are_put_where_they_belong(
     reader.expect_number(220)
     reader.expect_no_gap()
     assert reader.numbers[-1] == 299
+
+
+def test_newer_messages_that_come_late_do_not_lead_away_from_the_end(
+    reader: Reader, person: Person, conversation: Conversation
+) -> None:
+    """They would reach down to it, but somebody went there meanwhile."""
+    found = fill(conversation, 200, named=100)
+    person.open_conversation(conversation.pk)
+    held = Held(reader, "after")
+    reader.look_for(WORD)
+    reader.expect_led_to(found)
+    held.wait_by_scrolling_to("last")
+    reader.latest.click()
+    held.answer()
+    reader.messages.first.scroll_into_view_if_needed()
+    reader.expect_number(120)
+    reader.expect_no_gap()
+    assert reader.numbers[-1] == 199
+
+
+def test_older_messages_are_dropped_when_what_they_come_before_is_not_shown_any_more(
+    reader: Reader, person: Person, conversation: Conversation
+) -> None:
+    """A snapshot shows so much new that nothing of what was loaded still joins it."""
+    first, *_ = numbered(conversation, range(100))
+    person.open_conversation(conversation.pk)
+    held = Held(reader, "before")
+    held.wait_by_scrolling_to("first")
+    numbered(conversation, range(100, 200))
+    edit_message(conversation.owner_id, first.pk, "Message 0. Corrected.")
+    reader.expect_number(199)
+    held.answer()
+    reader.messages.first.scroll_into_view_if_needed()
+    reader.expect_number(120)
+    reader.expect_no_gap()
+    assert reader.numbers[-1] == 199
