@@ -22,10 +22,9 @@ _CAUSES: Final = {cause.value: cause for cause in Cause}
 _FIND: Final = f"""
     SELECT f.id, f.parent_id, coalesce(f.cause, r.stop_reason, '{Cause.RUNTIME_LOST.value}'),
         f.generation, f.owner::text, f.waiting
-    FROM (SELECT found.*, row_number() OVER () FROM ({{searches}} LIMIT %(limit)s) found)
-        AS f(id, parent_id, cause, generation, owner, waiting, place)
+    FROM ({{searches}} LIMIT %(limit)s)
+        AS f(id, parent_id, cause, generation, owner, waiting)
     LEFT JOIN recovery_runtime r ON r.id = f.owner AND f.cause IS NULL
-    ORDER BY f.place
 """  # noqa: S608  constants
 
 
@@ -66,13 +65,14 @@ class OwnedTable:
     def look(
         self, *, limit: int, past: Iterable[int] = (), among: Sequence[int] | None = None
     ) -> list[Orphan]:
-        """Return up to `limit` orphans as they are now, unlocked; none of those in `past`."""
-        narrowed = "t.id <> ALL(%(past)s::bigint[])"
+        """Return up to `limit` orphans as they are now, by ascending id, unlocked; none of
+        those in `past`."""
+        narrowed = "t.id <> ALL(%(past)s::bigint[]) ORDER BY {order} LIMIT %(limit)s"
         if among is not None:
             narrowed = "t.id = ANY(%(among)s::bigint[])"
         searches = " UNION ALL ".join(
             f"(SELECT {columns} FROM {self._table} t WHERE {condition} "  # noqa: S608
-            f"AND {narrowed} ORDER BY {order} LIMIT %(limit)s)"
+            f"AND {narrowed.format(order=order)})"
             for columns, condition, order in self._searches
         )
         with connection.cursor() as cursor:
@@ -85,7 +85,7 @@ class OwnedTable:
                     "kind": self.kind,
                 },
             )
-            rows = cursor.fetchall()
+            rows = sorted(cursor.fetchall())
         owners = {text: UUID(text) for text in {row[4] for row in rows} if text is not None}
         return [
             Orphan(pk, parent_pk, _CAUSES[cause], generation, owners.get(owner), waiting)

@@ -79,7 +79,7 @@ class WorkRecovery(Recovery):
         released: dict[Cause, list[int]] = defaultdict(list)
         settled: list[Settled] = []
         for orphan in orphans:
-            code, claimed_at = verdicts[orphan.pk]
+            _, code, claimed_at = verdicts[orphan.pk]
             if code is None:
                 released[orphan.cause].append(orphan.pk)
                 told = claimed_at and claimed_detail(datetime.fromisoformat(claimed_at))
@@ -96,7 +96,7 @@ class WorkRecovery(Recovery):
         """Return what a dry run shows: a released job is adopted, unless it must end."""
         if orphan.waiting:
             return Action.REDISPATCHED, ""
-        code, _ = _verdicts([orphan.pk]).get(orphan.pk, (None, None))
+        _, code, _ = _verdicts([orphan.pk]).get(orphan.pk, (orphan.pk, None, None))
         return (Action.ADOPTED, "") if code is None else (Action.INTERRUPTED, code)
 
     def publish(self, settled: Sequence[Settled]) -> None:
@@ -122,11 +122,12 @@ class WorkRecovery(Recovery):
             dispatch_job(pk)
 
 
-def _verdicts(pks: Sequence[int]) -> dict[int, tuple[str | None, str | None]]:
-    """Return of each job the code with which it must end, if it must, and its claim's time."""
+def _verdicts(pks: Sequence[int]) -> dict[int, tuple[int, str | None, str | None]]:
+    """Return each job's row: its id, the code with which it must end, if it must, and the time
+    of its claim."""
     with connection.cursor() as cursor:
         cursor.execute(_VERDICTS, [array(pks)])
-        return {pk: (code, claimed_at) for pk, code, claimed_at in cursor.fetchall()}
+        return {row[0]: row for row in cursor.fetchall()}
 
 
 def _end(pk: int, code: str) -> End:
