@@ -1,7 +1,7 @@
 """What a message that was found is worth as evidence. The host alone says so.
 
     irrelevant   it has neither the words nor the meaning of what was looked for
-    weak         it is near in meaning only, and not very near
+    weak         it is near in meaning only, and not very near; or it has some of the words only
     stale        it was said more than a year ago
     conflicting  another of the messages says the same of something else
     applicable   none of these
@@ -53,7 +53,7 @@ def classify(found: Sequence[Found], query: str, *, now: datetime.datetime) -> l
 def _of(found: Found, *, now: datetime.datetime, is_disputed: bool) -> Evidence:
     similarity = found.similarity or 0.0
     if not found.has_words and similarity < bounds.SIMILARITY_MIN:
-        return Evidence.IRRELEVANT
+        return Evidence.WEAK if found.has_some_words else Evidence.IRRELEVANT
     if not found.has_words and similarity < bounds.SIMILARITY_WEAK:
         return Evidence.WEAK
     if now - found.created_at > datetime.timedelta(days=bounds.FRESH_DAYS):

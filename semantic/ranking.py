@@ -16,9 +16,8 @@ import datetime
 import re
 import struct
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import psycopg
@@ -27,49 +26,19 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from recovery import statements
-from semantic import bounds
+from semantic import bounds, candidates
+from semantic.candidates import Scope, Some, Vectors
 from semantic.embedders.embedder import Vector
 from semantic.models import Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Whose messages are searched: all of theirs, or one conversation; and how far up.
-
-    Of a person's messages only those count that were there before `before_message_id` was
-    asked: what is said or ends later is not found.
-    """
-
-    person_id: int
-    conversation_id: int | None = None
-    before_message_id: int | None = None
-
-    @property
-    def values(self) -> dict[str, int]:
-        """Return the parameters of a condition on messages, those that it has."""
-        values = {
-            "person": self.person_id,
-            "conversation": self.conversation_id,
-            "before": self.before_message_id,
-        }
-        return {name: value for name, value in values.items() if value is not None}
-
-    def within(self, row: str) -> str:
-        """Return the SQL by which `row`, that has a person, is one of these messages."""
-        conditions = [f"{row}.person_id = %(person)s"]
-        if self.conversation_id is not None:
-            conditions.append(f"{row}.conversation_id = %(conversation)s")
-        if self.before_message_id is not None:
-            conditions.append(f"{row}.message_id < %(before)s")
-        return " AND ".join(conditions)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """A message of the person, and why it was found.
 
-    `has_words`: all that the query asks for stands in it. `similarity` is the cosine of its
-    vector to the query's, None where it is not among the nearest.
+    `has_words`: all that the query asks for stands in it; `has_some_words`: no message has all,
+    and it has some of them. `similarity` is the cosine of its vector to the query's, None where
+    it is not among the nearest.
     """
 
     message_id: int
@@ -81,6 +50,7 @@ class Found:
     score: float
     has_words: bool
     similarity: float | None
+    has_some_words: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,52 +69,6 @@ class Ranked:
     found: tuple[Found, ...]
 
 
-class Vectors(Enum):
-    """Which vectors of the person a statement compares."""
-
-    NONE = "none"
-    FEW = "each, where they are few"
-    EACH = "each"
-    BY_INDEX = "by index"
-
-
-_QUERY: Final = "websearch_to_tsquery('simple', %(query)s)"
-# A phrase needs places of words, which are not kept (they would double the index): its words
-# are looked for, and the phrase in the texts that have them. Nothing where only exclusions are.
-_WORDS: Final = """CASE WHEN querytree({query}) NOT IN ('', 'T')
-    THEN regexp_replace({query}::text, '<(-|\\d+)>', '&', 'g')::tsquery END"""
-_WORDED: Final = """worded AS MATERIALIZED (
-    SELECT b.message_id, row_number() OVER (ORDER BY b.rank DESC, b.message_id DESC) AS place
-    FROM (SELECT w.message_id, ts_rank(w.words, {words}, 1) AS rank
-        FROM semantic_messagewords w
-        WHERE w.words @@ ({words} && %(own)s::tsquery) AND {within}
-        ORDER BY rank DESC, w.message_id DESC LIMIT {looked_at}) AS b {narrowed})"""
-_NARROWED: Final = "{joins} ORDER BY b.rank DESC, b.message_id DESC LIMIT {candidates}"
-_PHRASE: Final = """JOIN turns_message t ON t.id = b.message_id
-    AND to_tsvector('simple', t.text) @@ {query}"""
-# What ended after the message `before` was asked had not been said by then, whatever its id. It
-# must not take up a place either: the scores would tell of it.
-_BY_THEN: Final = """JOIN turns_message s ON s.id = {list}.message_id
-    AND s.finished_at <= coalesce((SELECT a.created_at FROM turns_message a
-        JOIN turns_conversation o ON o.id = a.conversation_id
-        WHERE a.id = %(before)s AND o.owner_id = %(person)s), 'infinity')"""
-# The manifest's number is part of the text, as it is of the index that HNSW goes by.
-_NEAREST: Final = """nearest AS MATERIALIZED (
-    SELECT e.message_id, e.digest, {distance} AS distance FROM semantic_embedding e
-    WHERE {gate} AND e.manifest_id = {manifest} AND {within}
-    ORDER BY {distance}{ties} LIMIT {candidates}),
-near AS (SELECT n.message_id, n.digest, 1 - n.distance AS similarity,
-        row_number() OVER (ORDER BY n.distance, n.message_id DESC) AS place
-    FROM nearest n {narrowed} WHERE n.distance <= 1 - {similarity_min})"""
-_FAR: Final = """nearest AS (SELECT WHERE false),
-near AS (SELECT 0::bigint AS message_id, '' AS digest, 0::float8 AS similarity,
-    0::bigint AS place WHERE false)"""
-# Asked before the first vector is looked at.
-_IS_FEW: Final = "NOT (SELECT is_large FROM ground)"
-# HNSW goes on until it has met enough of what is asked for, or gives up. For this statement.
-_LOOKS_AROUND: Final = """(SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true)
-    || set_config('hnsw.ef_search', '{width}', true)
-    || set_config('hnsw.max_scan_tuples', '{tuples}', true)) <> ''"""
 _GROUND: Final = """ground AS MATERIALIZED (SELECT {is_theirs} AS is_theirs,
     (SELECT id FROM semantic_manifest WHERE state = 'active') AS manifest_id,
     {is_large} AS is_large WHERE {planned})"""
@@ -168,10 +92,10 @@ SELECT g.*, (SELECT count(*) FROM nearest), h.* FROM ground g LEFT JOIN LATERAL 
             AND (n.digest IS NULL OR n.digest = m.digest)
     WHERE m.state <> 'streaming'
     ORDER BY score DESC, has_words DESC, m.id DESC LIMIT {limit}) AS h ON true"""
-# The parser of queries takes no address with its scheme for one.
-_SCHEME: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 # Who quotes a phrase or excludes a word gets nothing else: vectors then only help to order.
 _OPERATORS: Final = re.compile(r'"|(?<!\S)-\w')
+# Who writes so has said what will do.
+_MEANT: Final = re.compile(rf"{_OPERATORS.pattern}|(?<!\S)or(?!\S)", re.IGNORECASE)
 
 
 class _Large:
@@ -203,8 +127,12 @@ class _Large:
 
 
 def by_words(query: str, scope: Scope, *, limit: int) -> Ranked:
-    """Return the best `limit` messages that have the words."""
-    return _ranked(*asked(query, scope, limit=limit))
+    """Return the best `limit` messages that have the words, or some of them if none has all."""
+
+    def ranked(some: Some | None) -> Ranked:
+        return _ranked(*asked(query, scope, some=some, limit=limit), some)
+
+    return _or_some(query, scope, ranked)
 
 
 def by_both(
@@ -214,22 +142,37 @@ def by_both(
 
     They are good for something only where that manifest still answers.
     """
+    given = {"vector": VectorBytes(vector)}
 
-    def ranked(vectors: Vectors) -> Ranked:
-        statement, values = asked(query, scope, manifest, vectors, limit=limit)
-        return _ranked(statement, {**values, "vector": VectorBytes(vector)})
+    def by(vectors: Vectors, some: Some | None) -> Ranked:
+        statement, values = asked(query, scope, manifest, vectors, some=some, limit=limit)
+        return _ranked(statement, {**values, **given}, some)
 
-    if not _Large.has(manifest, scope):
-        few = ranked(Vectors.FEW)
-        if not few.is_large or few.manifest_id != manifest.pk:
-            return few
-        _Large.keep(manifest, scope)
-    best = ranked(Vectors.BY_INDEX)
-    if best.compared >= bounds.CANDIDATES or best.manifest_id != manifest.pk:
+    def ranked(some: Some | None) -> Ranked:
+        if not _Large.has(manifest, scope):
+            few = by(Vectors.FEW, some)
+            if not few.is_large or few.manifest_id != manifest.pk:
+                return few
+            _Large.keep(manifest, scope)
+        best = by(Vectors.BY_INDEX, some)
+        if best.compared >= bounds.CANDIDATES or best.manifest_id != manifest.pk:
+            return best
+        # It gave up before it had met enough of this person's, or there are few by now.
+        _Large.forget(manifest, scope)
+        return by(Vectors.EACH, some)
+
+    return _or_some(query, scope, ranked)
+
+
+def _or_some(query: str, scope: Scope, ranked: Callable[[Some | None], Ranked]) -> Ranked:
+    """Return what has all the words, or, where nothing has, what has some of them."""
+    best = ranked(None)
+    # the first by words is always among the best
+    has_all = any(one.has_words for one in best.found)
+    if has_all or not best.is_theirs or len(query.split()) == 1 or _MEANT.search(query):
         return best
-    # It gave up before it had met enough of this person's, or there are few by now.
-    _Large.forget(manifest, scope)
-    return ranked(Vectors.EACH)
+    some = Some.of(rows_of(*candidates.counts(query, scope)))
+    return best if some is None else ranked(some)
 
 
 def asked(
@@ -238,6 +181,7 @@ def asked(
     manifest: Manifest | None = None,
     vectors: Vectors = Vectors.NONE,
     *,
+    some: Some | None = None,
     limit: int,
 ) -> tuple[str, dict[str, Any]]:
     """Return the statement that ranks, and its values but `vector`."""
@@ -252,60 +196,18 @@ def asked(
         planned=_PLANNED,
     )
     statement = _RANK.format(
-        lists=f"{ground}, {_worded(query, scope)}, {by_vectors(scope, manifest, vectors)}",
+        lists=", ".join(
+            [
+                ground,
+                candidates.by_words(query, scope, some),
+                candidates.by_vectors(scope, manifest, vectors),
+            ]
+        ),
         join="LEFT" if _OPERATORS.search(query) else "FULL",
         offset=bounds.RECIPROCAL_RANK_OFFSET,
         limit=limit,
     )
-    return statement, {
-        **scope.values,
-        "query": _SCHEME.sub("", query),
-        # beside the words, the person's own entry (semantic/models/messages.py)
-        "own": f"'person {scope.person_id}'",
-        "planned": True,
-    }
-
-
-def by_vectors(scope: Scope, manifest: Manifest | None, vectors: Vectors) -> str:
-    """Return the lists `nearest` and `near` of the statement."""
-    if manifest is None or vectors is Vectors.NONE:
-        return _FAR
-    by_index = vectors is Vectors.BY_INDEX
-    plain = "e.vector <=> %(vector)s::vector"
-    kind = f"vector({manifest.dimensions})"
-    gates = {Vectors.FEW: _IS_FEW, Vectors.EACH: "true", Vectors.BY_INDEX: _LOOKS_AROUND}
-    return _NEAREST.format(
-        # only the index's own expression leads to it, and exact comparison stays away from it
-        distance=f"(e.vector::{kind}) <=> %(vector)s::{kind}" if by_index else plain,
-        # one more key would keep HNSW from being asked
-        ties="" if by_index else ", e.message_id DESC",
-        gate=gates[vectors].format(
-            width=bounds.INDEX_SEARCH_WIDTH, tuples=bounds.INDEX_SCAN_TUPLES
-        ),
-        manifest=manifest.pk,
-        within=scope.within("e"),
-        narrowed=_by_then(scope, "n"),
-        candidates=bounds.CANDIDATES,
-        similarity_min=bounds.SIMILARITY_MIN,
-    )
-
-
-def _worded(query: str, scope: Scope) -> str:
-    """Return the list `worded` of the statement."""
-    is_phrase = '"' in query
-    joins = (
-        f"{_PHRASE.format(query=_QUERY) if is_phrase else ''} {_by_then(scope, 'b')}".strip()
-    )
-    return _WORDED.format(
-        words=_WORDS.format(query=_QUERY),
-        within=scope.within("w"),
-        looked_at=bounds.PHRASE_CANDIDATES if is_phrase else bounds.CANDIDATES,
-        narrowed=joins and _NARROWED.format(joins=joins, candidates=bounds.CANDIDATES),
-    )
-
-
-def _by_then(scope: Scope, candidates: str) -> str:
-    return "" if scope.before_message_id is None else _BY_THEN.format(list=candidates)
+    return statement, {**candidates.values(query, scope, some), "planned": True}
 
 
 class VectorBytes:
@@ -332,12 +234,14 @@ class _VectorDumper(Dumper):
 psycopg.adapters.register_dumper(VectorBytes, _VectorDumper)
 
 
-def _ranked(statement: str, values: Mapping[str, Any]) -> Ranked:
+def _ranked(statement: str, values: Mapping[str, Any], some: Some | None) -> Ranked:
     rows = rows_of(statement, values)
     is_theirs, manifest_id, is_large, compared, *_ = rows[0]
     found = [Found(*row[4:]) for row in rows if row[4] is not None]
     # no join promises to keep the order
     found.sort(key=lambda one: (one.score, one.has_words, one.message_id), reverse=True)
+    if some is not None:
+        found = [replace(one, has_words=False, has_some_words=one.has_words) for one in found]
     return Ranked(is_theirs, manifest_id, is_large, compared, tuple(found))
 
 

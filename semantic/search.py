@@ -19,12 +19,13 @@ from recovery.bounds import storable
 from recovery.errors import BoundExceeded, ErrorCode, ProviderFailed, Refused
 from recovery.executor import in_thread
 from semantic import bounds, ranking
+from semantic.candidates import Scope
 from semantic.embedders import factory
 from semantic.embedders.embedder import Embedder, Purpose, Vector
 from semantic.embedders.wordllama import WordLlamaEmbedder
 from semantic.excerpts import excerpt
 from semantic.models import Manifest
-from semantic.ranking import Found, Ranked, Scope
+from semantic.ranking import Found, Ranked
 
 __all__ = ["Hit", "Mode", "Results", "Scope", "query_of", "search"]
 

@@ -14,8 +14,9 @@ from django.core import signing
 
 from recovery.errors import ErrorCode, Refused
 from semantic import bounds, ranking
+from semantic.candidates import Scope
 from semantic.excerpts import excerpt
-from semantic.ranking import Found, Scope
+from semantic.ranking import Found
 from semantic.search import Hit, Mode, Results
 
 SALT: Final = "semantic.snapshot"
@@ -32,6 +33,7 @@ class Kept(NamedTuple):
     score: int
     has_words: bool
     similarity: int | None
+    has_some_words: bool = False
 
     @classmethod
     def of(cls, found: Found) -> Self:
@@ -43,6 +45,7 @@ class Kept(NamedTuple):
             round(found.score * PRECISION),
             found.has_words,
             None if near is None else round(near * PRECISION),
+            found.has_some_words,
         )
 
     def of_it(self, message: Found) -> Found:
@@ -52,6 +55,7 @@ class Kept(NamedTuple):
             score=self.score / PRECISION,
             has_words=self.has_words,
             similarity=None if self.similarity is None else self.similarity / PRECISION,
+            has_some_words=self.has_some_words,
         )
 
 

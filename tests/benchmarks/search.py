@@ -22,12 +22,13 @@ from django.db import connection
 
 from recovery import statements
 from recovery.arrays import array
-from semantic import bounds, indexes, ranking, transitions
+from semantic import bounds, candidates, indexes, ranking, transitions
+from semantic.candidates import Vectors
 from semantic.embedders.embedder import Purpose, Vector
 from semantic.embedders.wordllama import WordLlamaEmbedder
 from semantic.models import Manifest
 from semantic.models.messages import WORDS_SQL
-from semantic.ranking import VectorBytes, Vectors
+from semantic.ranking import VectorBytes
 from semantic.search import Scope, search
 from semantic.vectors import VectorArray
 from tests.benchmarks.databases import Place
@@ -304,7 +305,7 @@ def _nearest(manifest: Manifest, person: int, vector: Vector, *, by_index: bool)
     scope = Scope(person)
     vectors = Vectors.BY_INDEX if by_index else Vectors.EACH
     rows = ranking.rows_of(
-        f"WITH {ranking.by_vectors(scope, manifest, vectors)} "
+        f"WITH {candidates.by_vectors(scope, manifest, vectors)} "
         "SELECT message_id FROM nearest ORDER BY distance, message_id DESC",
         {**scope.values, "vector": VectorBytes(vector)},
     )

@@ -1,19 +1,23 @@
-"""An embedder that knows a few meanings, and messages that are derived by it."""
+"""An embedder that knows a few meanings, messages that are derived by it, and searches."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from recovery.errors import ErrorCode
-from semantic import transitions
+from recovery.executor import in_thread
+from semantic import search, transitions
 from semantic.embedders.embedder import Embedder, Identity, Purpose, Vector
 from semantic.models import Manifest
+from semantic.search import Results, Scope
 from semantic.transitions import Derived
+from tests.factories import ConversationFactory, MessageFactory
+from turns.models import Conversation, Message
 
 # Words that mean the same point the same way.
 MEANINGS: Final = (
@@ -81,3 +85,32 @@ def derive(embedder: Embedder | None = None) -> Manifest:
 
 def _embedded(embedder: Embedder, texts: Sequence[str]) -> Sequence[Vector | ErrorCode]:
     return asyncio.run(embedder.embed(texts, Purpose.PASSAGE))
+
+
+def said(conversation: Conversation, *texts: str) -> list[Message]:
+    """Return messages of this conversation, with their vectors."""
+    messages = [MessageFactory.create(conversation=conversation, text=text) for text in texts]
+    derive()
+    return messages
+
+
+async def conversation_of(*texts: str, **fields: Any) -> Conversation:
+    def create() -> Conversation:
+        conversation = ConversationFactory.create(**fields)
+        said(conversation, *texts)
+        return conversation
+
+    return await in_thread(create)
+
+
+async def look(query: str, scope: Scope, embedder: Any = None, **options: Any) -> Results:
+    chosen = embedder or KnowsMeanings()
+    return await search.search(query, scope, embedder_for=lambda _: chosen, **options)
+
+
+async def by_words(query: str, scope: Scope) -> Results:
+    return await search.search(query, scope, embedder_for=lambda _: None)
+
+
+def texts(results: Results) -> list[str]:
+    return [hit.excerpt for hit in results.hits]

@@ -6,20 +6,26 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import psycopg
 import pytest
-from django.db import DatabaseError, connection, transaction
+from django.db import connection
 
-from recovery.connections import session_parameters
 from recovery.errors import BoundExceeded, ErrorCode, ProviderFailed, Refused
 from recovery.executor import in_thread
-from semantic import bounds, ranking, search, transitions
+from semantic import bounds, search, transitions
 from semantic.embedders import factory
 from semantic.embedders.embedder import Purpose
 from semantic.models import Embedding, Manifest, MessageWords
 from semantic.search import Results, Scope
 from tests.factories import ConversationFactory, MessageFactory, TurnFactory, UserFactory
-from tests.semantic.searching import KnowsMeanings, derive
+from tests.semantic.searching import (
+    KnowsMeanings,
+    by_words,
+    conversation_of,
+    derive,
+    look,
+    said,
+    texts,
+)
 from turns.models import Conversation, Message
 from turns.transitions import delete_conversation, delete_message, edit_message
 
@@ -27,35 +33,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 BOAT = "My boat is called Marguerite."
 SHIP = "The ship leaves at noon."
-
-
-def said(conversation: Conversation, *texts: str) -> list[Message]:
-    """Return messages of this conversation, with their vectors."""
-    messages = [MessageFactory.create(conversation=conversation, text=text) for text in texts]
-    derive()
-    return messages
-
-
-async def conversation_of(*texts: str, **fields: Any) -> Conversation:
-    def create() -> Conversation:
-        conversation = ConversationFactory.create(**fields)
-        said(conversation, *texts)
-        return conversation
-
-    return await in_thread(create)
-
-
-async def look(query: str, scope: Scope, embedder: Any = None, **options: Any) -> Results:
-    chosen = embedder or KnowsMeanings()
-    return await search.search(query, scope, embedder_for=lambda _: chosen, **options)
-
-
-async def by_words(query: str, scope: Scope) -> Results:
-    return await search.search(query, scope, embedder_for=lambda _: None)
-
-
-def texts(results: Results) -> list[str]:
-    return [hit.excerpt for hit in results.hits]
 
 
 # --- what is found ---
@@ -78,44 +55,6 @@ async def test_what_has_the_words_and_the_meaning_goes_before_what_has_one_of_th
     scores = [hit.score for hit in found.hits]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] == pytest.approx(2 / (bounds.RECIPROCAL_RANK_OFFSET + 1), rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("ZX-4417-QQ", ["The code is ZX-4417-QQ."]),
-        ("zx-4417-qq", ["The code is ZX-4417-QQ."]),
-        ("well-known", ["A well-known fact."]),
-        ("ann@example.org", ["Write to ann@example.org today."]),
-        ("https://example.org/a?b=1", ["See https://example.org/a?b=1 for it."]),
-        ('"red boat"', ["A big red boat."]),
-        ("red boat", ["A red and big boat.", "A big red boat."]),
-        ("big -red", ["A big hat."]),
-        ("code OR hat", ["A big hat.", "The code is ZX-4417-QQ."]),
-        ("HEISSE", []),
-        ("heiße", ["Die heiße Suppe."]),
-        ("red zeppelin", []),
-        ("-red", []),
-        ("!!! ...", []),
-        ("red' OR 1=1 --", ["A red and big boat.", "A big red boat."]),
-        ("person 1", []),
-        ("%", []),
-    ],
-)
-async def test_words_are_met_as_a_person_writes_them(query: str, expected: list[str]) -> None:
-    mine = await conversation_of(
-        "The code is ZX-4417-QQ.", "A well-known fact.", "Write to ann@example.org today.",
-        "See https://example.org/a?b=1 for it.", "A big red boat.", "A red and big boat.",
-        "A big hat.", "Die heiße Suppe.",
-    )  # fmt: skip
-    assert sorted(texts(await by_words(query, Scope(mine.owner_id)))) == sorted(expected)
-
-
-async def test_who_quotes_or_excludes_gets_nothing_else_by_meaning() -> None:
-    mine = await conversation_of("A big red boat.", "A red and big boat.", SHIP)
-    for query, expected in (('"red boat"', ["A big red boat."]), ("ship -red", [SHIP])):
-        found = await look(query, Scope(mine.owner_id))
-        assert (found.mode, texts(found)) == ("hybrid", expected)
 
 
 async def test_both_sides_of_a_conversation_are_found_once_they_are_complete() -> None:
@@ -146,7 +85,7 @@ async def test_another_persons_messages_change_neither_hits_nor_order_nor_scores
         return [
             [(hit.message_id, hit.score, hit.found.similarity) for hit in found.hits]
             for scope in (Scope(mine.owner_id), Scope(mine.owner_id, mine.pk))
-            for query in ("boat", "vessel", "storm")
+            for query in ("boat", "vessel", "storm", "a boat for Hortense, all of it")
             for found in (await look(query, scope), await by_words(query, scope))
         ]
 
@@ -231,7 +170,12 @@ async def test_what_is_said_or_ends_after_the_question_is_never_found_under_it()
 
     answering, asked = await in_thread(ask)
     scopes = [Scope(mine.owner_id, mine.pk, asked.pk), Scope(mine.owner_id, None, asked.pk)]
-    before = [await look("boat", scope) for scope in scopes]
+    queries = ("boat", "another boat in Lisbon")
+
+    async def seen() -> list[Results]:
+        return [await look(query, scope) for query in queries for scope in scopes]
+
+    before = await seen()
     assert all(len(found.hits) == 3 for found in before)
 
     def say_more() -> None:
@@ -244,7 +188,7 @@ async def test_what_is_said_or_ends_after_the_question_is_never_found_under_it()
         said(mine, "Another boat.", "One more ship.")
 
     await in_thread(say_more)
-    assert [await look("boat", scope) for scope in scopes] == before
+    assert await seen() == before
     assert len((await look("boat", Scope(mine.owner_id))).hits) == 7
 
 
@@ -415,43 +359,3 @@ async def test_hits_stop_at_ten_and_say_that_there_are_more() -> None:
     assert len(all_of_them.hits) == bounds.HITS_MAX
     exactly = await conversation_of(*[f"Boat {n}." for n in range(10)])
     assert not (await look("boat", Scope(exactly.owner_id))).truncated
-
-
-# --- when a session breaks ---
-
-
-async def test_a_session_that_broke_while_nobody_used_it_is_replaced_without_a_failure() -> (
-    None
-):
-    mine = await conversation_of(BOAT)
-    scope = Scope(mine.owner_id)
-    vector = KnowsMeanings().meaning("boat")
-    manifest = await in_thread(lambda: Manifest.objects.get(state="active"))
-
-    def break_and_search() -> list[int]:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            ((pid,),) = cursor.fetchall()
-        with psycopg.connect(**session_parameters(), autocommit=True) as other:
-            other.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
-        ranked = ranking.by_both("boat", scope, manifest, vector, limit=1)
-        return [found.message_id for found in ranked.found]
-
-    found = await in_thread(break_and_search)
-    assert found == [(await look("boat", scope)).hits[0].message_id]
-
-
-async def test_within_a_transaction_a_broken_session_is_a_failure() -> None:
-    """Another session would not see what the transaction has done."""
-    mine = await conversation_of(BOAT)
-
-    def break_and_search() -> None:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            ((pid,),) = cursor.fetchall()
-            with psycopg.connect(**session_parameters(), autocommit=True) as other:
-                other.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
-            ranking.by_words("boat", Scope(mine.owner_id), limit=1)
-
-    with pytest.raises(DatabaseError):
-        await in_thread(break_and_search)

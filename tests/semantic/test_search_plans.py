@@ -10,8 +10,9 @@ from django.db import connection, transaction
 
 from recovery.executor import in_thread
 from semantic import bounds, indexes, ranking, search
+from semantic.candidates import Vectors
 from semantic.models import Manifest, MessageWords
-from semantic.ranking import VectorBytes, Vectors
+from semantic.ranking import VectorBytes
 from semantic.search import Results, Scope
 from tests.factories import ConversationFactory, MessageFactory
 from tests.semantic.searching import KnowsMeanings, derive
@@ -113,7 +114,7 @@ async def test_what_the_index_finds_is_what_comparing_each_would(
 
     async def found() -> Results:
         return await search.search(
-            "vessel 7", Scope(mine.owner_id), embedder_for=lambda _: embedder
+            "vessel", Scope(mine.owner_id), embedder_for=lambda _: embedder
         )
 
     monkeypatch.setattr(bounds, "CANDIDATES", 10)

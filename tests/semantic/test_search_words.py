@@ -1,0 +1,109 @@
+"""Search by words: as a person writes them, all of them, some of them, and phrases."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from semantic import bounds, candidates
+from semantic.evidence import classify
+from semantic.search import Scope
+from tests.semantic.searching import by_words, conversation_of, look, texts
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BOAT = "My boat is called Marguerite."
+SHIP = "The ship leaves at noon."
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("ZX-4417-QQ", ["The code is ZX-4417-QQ."]),
+        ("zx-4417-qq", ["The code is ZX-4417-QQ."]),
+        ("well-known", ["A well-known fact."]),
+        ("ann@example.org", ["Write to ann@example.org today."]),
+        ("https://example.org/a?b=1", ["See https://example.org/a?b=1 for it."]),
+        ('"red boat"', ["A big red boat."]),
+        ("red boat", ["A red and big boat.", "A big red boat."]),
+        ("big -red", ["A big hat."]),
+        ("code OR hat", ["A big hat.", "The code is ZX-4417-QQ."]),
+        ("HEISSE", []),
+        ("heiße", ["Die heiße Suppe."]),
+        ("red zeppelin -big", []),
+        ('big -"red boat"', ["A red and big boat.", "A big hat."]),
+        ('-"red boat" boat -"big hat"', ["A red and big boat."]),
+        ('boat - - "red boat"', ["A big red boat."]),
+        ('"big red" -"red boat"', []),
+        ('hat -"well-known fact"', ["A big hat."]),
+        ("-red", []),
+        ("!!! ...", []),
+        ("red' OR 1=1 --", ["A red and big boat.", "A big red boat."]),
+        ("person 1", []),
+        ("%", []),
+    ],
+)
+async def test_words_are_met_as_a_person_writes_them(query: str, expected: list[str]) -> None:
+    mine = await conversation_of(
+        "The code is ZX-4417-QQ.", "A well-known fact.", "Write to ann@example.org today.",
+        "See https://example.org/a?b=1 for it.", "A big red boat.", "A red and big boat.",
+        "A big hat.", "Die heiße Suppe.",
+    )  # fmt: skip
+    assert sorted(texts(await by_words(query, Scope(mine.owner_id)))) == sorted(expected)
+
+
+async def test_who_quotes_or_excludes_gets_nothing_else_by_meaning() -> None:
+    mine = await conversation_of("A big red boat.", "A red and big boat.", SHIP)
+    for query, expected in (('"red boat"', ["A big red boat."]), ("ship -red", [SHIP])):
+        found = await look(query, Scope(mine.owner_id))
+        assert (found.mode, texts(found)) == ("hybrid", expected)
+
+
+async def test_a_question_finds_what_has_its_rarest_words_where_nothing_has_all() -> None:
+    mine = await conversation_of(
+        *[f"What did I say about the week number {n}?" for n in range(6)],
+        "The harbour was closed.", "Soup.", "The harbour of Lisbon, last week.",
+    )  # fmt: skip
+    scope = Scope(mine.owner_id)
+    found = await by_words("What did I say about the harbour in Lisbon?", scope)
+    assert texts(found) == ["The harbour of Lisbon, last week.", "The harbour was closed."]
+    assert not any(hit.found.has_words for hit in found.hits)
+    assert all(hit.found.has_some_words for hit in found.hits)
+    assert texts(await by_words("harbour zeppelin", scope)) == texts(found)
+    for query in ("harbour lisbon", "harbour"):
+        found = await by_words(query, scope)
+        assert all(hit.found.has_words for hit in found.hits), query
+        assert not any(hit.found.has_some_words for hit in found.hits), query
+    for query in ("zeppelin", "a zeppelin", '"harbour zeppelin"', "harbour -closed zeppelin"):
+        assert texts(await by_words(query, scope)) == [], query
+
+
+async def test_a_question_is_answered_by_meaning_and_by_some_of_its_words_together() -> None:
+    mine = await conversation_of(BOAT, SHIP, "Soup for Marguerite.")
+    found = await look("which vessel is Marguerite?", Scope(mine.owner_id))
+    assert (found.mode, texts(found)[0], len(found.hits)) == ("hybrid", BOAT, 3)
+    told = classify([hit.found for hit in found.hits], "Marguerite", now=timezone.now())
+    assert dict(zip(texts(found), told, strict=True))["Soup for Marguerite."] == "weak"
+
+
+async def test_a_word_of_too_many_messages_does_not_tell_them_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(candidates, "SOME_WORDS_MESSAGES", 3)
+    mine = await conversation_of(*[f"Boat number {n}." for n in range(4)], "A red hat.")
+    scope = Scope(mine.owner_id)
+    assert texts(await by_words("boat zeppelin", scope)) == []
+    assert texts(await by_words("red boat", scope)) == ["A red hat."]
+
+
+async def test_a_phrase_is_looked_for_in_the_best_by_its_words_and_no_further_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = await conversation_of(
+        "Boat, red.", "A boat, red.", "A boat is red.", "Some say that a red boat is best."
+    )
+    scope = Scope(mine.owner_id)
+    for looked_at, found, left in ((4, 1, 3), (3, 0, 3), (2, 0, 2)):
+        monkeypatch.setattr(bounds, "PHRASE_CANDIDATES", looked_at)
+        assert len((await by_words('"red boat"', scope)).hits) == found
+        assert len((await by_words('red -"red boat"', scope)).hits) == left
