@@ -12,7 +12,7 @@ from recovery.fences import GENERATION_SHIFT_BITS
 from recovery.triggers import changed, refuse, refuse_change, refuse_insert, refuse_update
 from semantic import bounds, lifecycles
 from semantic.models.manifests import Manifest
-from semantic.models.scope import OfMessage, is_of_its_message
+from semantic.models.scope import OfMessage, is_kept, is_of_its_message
 from turns.digests import DIGEST_CHARS
 
 # The lease counts, whoever is alive: only the database's clock says when it is over.
@@ -50,7 +50,8 @@ class SemanticJob(OfMessage):
     high bits stand in `write_mark`, which every write moves (recovery/fences.py), so that the
     holder of an earlier attempt is refused. A job completes only together with its vector.
     After a provider's failure another job, of the next `round`, may follow once `retry_at` has
-    come; `retry_at` is cleared when it has, or need not any more.
+    come; `retry_at` is cleared when it has, or need not any more. It goes with its message, or
+    once its manifest is retired.
     """
 
     class State(models.TextChoices):
@@ -211,6 +212,12 @@ class SemanticJob(OfMessage):
                 "semantic_semanticjob",
                 "m.state <> 'streaming' AND m.digest = f.digest AND p.id = f.manifest_id",
                 beside="CROSS JOIN semantic_manifest p",
+            ),
+            # what became of a message is told by its jobs; those of a retired manifest go
+            is_kept(
+                "semantic_semanticjob",
+                beside="JOIN semantic_manifest p "
+                "ON p.id = f.manifest_id AND p.state <> 'retired'",
             ),
         ]
 

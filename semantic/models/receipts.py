@@ -9,10 +9,12 @@ from django.db.models.functions import Now
 
 from recovery.constraints import error_code_field
 from recovery.triggers import refuse
+from semantic.models.scope import is_kept
 
 
 class SemanticReceipt(models.Model):
-    """How one attempt of one job ended. Append-only; it outlives job and message.
+    """How one attempt of one job ended. Append-only; it outlives job and message, and can be
+    removed only when the message is gone.
 
     It holds ids, counts and codes: no text, no digest of one, nothing a provider said.
     `invalidated` is written when the attempt's message had changed by the time it was done, or
@@ -53,6 +55,7 @@ class SemanticReceipt(models.Model):
                 operation=pgtrigger.Update,
                 func=refuse("semantic_semanticreceipt_append_only"),
             ),
+            is_kept("semantic_semanticreceipt"),
         ]
 
     def __str__(self) -> str:

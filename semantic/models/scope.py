@@ -73,3 +73,27 @@ def is_of_its_message(table: str, said: str, *, beside: str = "") -> pgtrigger.T
             RETURN NULL;
         """,  # noqa: S608  names from our own models, at migration time
     )
+
+
+def is_kept(table: str, *, beside: str = "") -> pgtrigger.Trigger:
+    """Return the statement trigger that refuses to remove rows whose message is still there.
+
+    `beside` joins what else must be so. Planned each time, for as many rows as go.
+    """
+    return pgtrigger.Trigger(
+        name="is_kept",
+        level=pgtrigger.Statement,
+        when=pgtrigger.After,
+        operation=pgtrigger.Delete,
+        referencing=pgtrigger.Referencing(old="gone"),  # type: ignore[no-untyped-call]
+        declare=[("wanted", "boolean")],
+        func=f"""
+            EXECUTE $check$
+                SELECT EXISTS (
+                    SELECT FROM gone f JOIN turns_message m ON m.id = f.message_id {beside}
+                )
+            $check$ INTO wanted;
+            IF wanted THEN {refuse(f"{table}_is_kept")} END IF;
+            RETURN NULL;
+        """,  # noqa: S608  names from our own models, at migration time
+    )

@@ -13,7 +13,7 @@ from django.db.models import Model
 
 from recovery.constraints import violated_constraint
 from semantic import transitions
-from semantic.models import Embedding, SemanticJob
+from semantic.models import Embedding, SemanticJob, SemanticReceipt
 from tests import factories as make
 
 pytestmark = pytest.mark.django_db
@@ -121,6 +121,10 @@ def failed_receipt() -> Model:
 def second_of_two_receipts() -> Model:
     make.SemanticReceiptFactory.create(job_id=1)
     return make.SemanticReceiptFactory.create(job_id=2)
+
+
+def receipt_of_what_is_there() -> Model:
+    return SemanticReceipt.objects.get(job_id=completed().pk)
 
 
 END: Final = "finished_at = statement_timestamp()"
@@ -281,6 +285,8 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
         person=ANOTHER_PERSON)),
     ("semanticjob", "is_of_its_message", said_beside_a_stranger, enqueue(
         conversation=ANOTHER_CONVERSATION, person=ANOTHER_PERSON)),
+    ("semanticjob", "is_kept", queued, "DELETE FROM semantic_semanticjob WHERE id = {pk}"),
+    ("semanticjob", "is_kept", completed, "DELETE FROM semantic_semanticjob WHERE id = {pk}"),
     ("embedding", "is_of_its_message", running, EMBED),
     ("embedding", "is_of_its_message", completed,
      "DELETE FROM semantic_embedding; " + EMBED.lstrip()),
@@ -307,6 +313,8 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("semanticreceipt", "error_code_is_honest", receipt, "outcome = 'odd'"),
     ("semanticreceipt", "one_per_outcome", second_of_two_receipts, "job_id = 1"),
     ("semanticreceipt", "append_only", receipt, "attempt = 2"),
+    ("semanticreceipt", "is_kept", receipt_of_what_is_there,
+     "DELETE FROM semantic_semanticreceipt WHERE id = {pk}"),
 ]  # fmt: skip
 KEYS: Final = {"messagewords": "message_id"}
 

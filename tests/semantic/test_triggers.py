@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 
 from semantic import transitions
-from semantic.models import Embedding, Manifest, MessageWords, SemanticJob
+from semantic.models import Embedding, Manifest, MessageWords, SemanticJob, SemanticReceipt
 from tests import factories as make
 from turns import transitions as turn_transitions
 from turns.digests import digest
@@ -297,3 +297,13 @@ def test_a_message_under_its_old_id_begins_anew(manifest: Manifest) -> None:
     again = make.MessageFactory.create(pk=message.pk, conversation=message.conversation)
 
     assert jobs(again) == [("queued", again.digest)]
+
+
+def test_receipts_outlive_their_message_and_can_be_removed_then(manifest: Manifest) -> None:
+    message, kept = derived(), derived()
+
+    sql("DELETE FROM turns_message WHERE id = %s", message.pk)
+    assert SemanticReceipt.objects.filter(message_id=message.pk).count() == 1
+    sql("DELETE FROM semantic_semanticreceipt WHERE message_id = %s", message.pk)
+
+    assert SemanticReceipt.objects.get().message_id == kept.pk
