@@ -8,6 +8,7 @@ of theirs. Either way it does not matter how much others have said.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -53,10 +54,11 @@ _COUNTS: Final = r"""SELECT a.word, (SELECT count(*) FROM (SELECT FROM semantic_
     FROM (SELECT '''' || replace(replace(l.word, '\', '\\'), '''', '''''') || '''' AS word
         FROM unnest(tsvector_to_array(to_tsvector('simple', %(query)s))) AS l (word)
         ORDER BY length(l.word) DESC, l.word LIMIT {words}) AS a"""
-# What ended after the message `before` was asked had not been said by then, whatever its id. It
-# must not take up a place either: the scores would tell of it.
+# What ended after it was asked had not been said by then, whatever its id. It must not take up
+# a place either: the scores would tell of it.
 _BY_THEN: Final = """JOIN turns_message s ON s.id = {list}.message_id
-    AND s.finished_at <= coalesce((SELECT a.created_at FROM turns_message a
+    AND s.finished_at <= {asked_at}"""
+_ASKED_AT: Final = """coalesce((SELECT a.created_at FROM turns_message a
         JOIN turns_conversation o ON o.id = a.conversation_id
         WHERE a.id = %(before)s AND o.owner_id = %(person)s), 'infinity')"""
 # The manifest's number is part of the text, as it is of the index that HNSW goes by.
@@ -92,20 +94,23 @@ class Scope:
     """Whose messages are searched: all of theirs, or one conversation; and how far up.
 
     Of a person's messages only those count that were there before `before_message_id` was
-    asked: what is said or ends later is not found.
+    asked: what is said or ends later is not found. `asked_at` says when that was where it was
+    no message that asked.
     """
 
     person_id: int
     conversation_id: int | None = None
     before_message_id: int | None = None
+    asked_at: datetime.datetime | None = None
 
     @property
-    def values(self) -> dict[str, int]:
+    def values(self) -> dict[str, Any]:
         """Return the parameters of a condition on messages, those that it has."""
         values = {
             "person": self.person_id,
             "conversation": self.conversation_id,
             "before": self.before_message_id,
+            "asked_at": self.asked_at,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -222,4 +227,8 @@ def by_words(query: str, scope: Scope, some: Some | None) -> str:
 
 
 def _by_then(scope: Scope, candidates: str) -> str:
-    return "" if scope.before_message_id is None else _BY_THEN.format(list=candidates)
+    if scope.asked_at is not None:
+        return _BY_THEN.format(list=candidates, asked_at="%(asked_at)s")
+    if scope.before_message_id is not None:
+        return _BY_THEN.format(list=candidates, asked_at=_ASKED_AT)
+    return ""

@@ -11,6 +11,7 @@ import json
 from typing import Annotated, Any, Final
 
 from django.db import DatabaseError
+from django.db.models import Min
 from django.utils import timezone
 from pydantic import Field, model_validator
 
@@ -20,6 +21,7 @@ from semantic import bounds, search
 from semantic.evidence import classify
 from semantic.search import Results, Scope
 from semantic.snapshots import Snapshot
+from turns.models import Message
 from turns.tools.registry import Arguments, Effect, Invocation, State, Tool, ToolFailed
 
 TIMEOUT_SECONDS: Final = 20
@@ -86,14 +88,34 @@ async def recall(invocation: Invocation[Recall]) -> str:
 async def _found(invocation: Invocation[Recall]) -> tuple[Snapshot, Results]:
     arguments = invocation.arguments
     query = search.query_of(arguments.query)
+    before: int | None = invocation.before_message_id
+    if arguments.everywhere and invocation.asked_at is not None:
+        before = await in_thread(_first_said_later, invocation)
     scope = Scope(
         invocation.owner_id,
         None if arguments.everywhere else invocation.conversation_id,
-        invocation.before_message_id,
+        before,
+        invocation.asked_at,
     )
     results = await search.search(query, scope, limit=arguments.limit)
     made = Snapshot.of(results, query, scope, asked_in=invocation.conversation_id)
     return made, results
+
+
+def _first_said_later(invocation: Invocation[Recall]) -> int | None:
+    """Return the person's first message after the work was admitted.
+
+    `before_message_id` is next to the last one in its own conversation, and elsewhere more may
+    have been said by then. What counts is the time; but what is said later must not take up
+    places among the candidates.
+    """
+    later = Message.objects.filter(
+        conversation__owner_id=invocation.owner_id,
+        pk__gte=invocation.before_message_id,
+        created_at__gt=invocation.asked_at,
+    )
+    first: int | None = later.aggregate(first=Min("pk"))["first"]
+    return first
 
 
 def _told(snapshot: Snapshot, results: Results, *, here: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -14,18 +15,24 @@ from recovery.executor import in_thread
 from semantic import bounds, snapshots
 from semantic.embedders import factory
 from semantic.tools import TOOL
-from tests.factories import ConversationFactory, MessageFactory
+from tests.factories import (
+    ConversationFactory,
+    MessageFactory,
+    TextChunkFactory,
+    TurnFactory,
+    fence_of,
+)
 from tests.semantic.searching import derive
 from tests.simulators.client import Simulator
 from tests.simulators.responses_wire import answer, tool_calls
 from tests.support.job_serving import serving_jobs, steps_of
 from tests.support.scripted import *  # noqa: F403
 from tests.support.serving import serving, tool_steps
-from turns.models import Conversation, Message
+from turns.models import Conversation, Message, Turn
 from turns.tools import registry
 from turns.tools.registry import Invocation, ToolFailed
 from turns.tools.runner import Outcome, invoke
-from turns.transitions import delete_message, edit_message
+from turns.transitions import delete_message, edit_message, finish_turn
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,7 +53,12 @@ async def conversation_of(*texts: str, **fields: Any) -> tuple[Conversation, Mes
 
 
 async def call(
-    where: Conversation, asked: Message, *, owner_id: int | None = None, **arguments: Any
+    where: Conversation,
+    asked: Message,
+    *,
+    owner_id: int | None = None,
+    asked_at: datetime | None = None,
+    **arguments: Any,
 ) -> Outcome:
     invocation: Invocation[Any] = Invocation(
         owner_id or where.owner_id,
@@ -54,6 +66,7 @@ async def call(
         asked.pk,
         uuid4(),
         TOOL.parse(json.dumps(arguments)),
+        asked_at,
     )
     return await invoke(TOOL, invocation)
 
@@ -100,6 +113,59 @@ async def test_it_finds_by_meaning_what_has_none_of_the_words() -> None:
     )
     found = await recalled(here, asked, query="physician")
     assert excerpts(found) == ["The doctor said I should rest for two weeks."]
+
+
+async def test_where_no_message_asked_it_looks_into_what_had_been_said_at_that_time() -> None:
+    """A job's own recall: ids alone would tell neither what came later nor what was there."""
+    here, asked = await conversation_of("A boat, said here.")
+    beside, _ = await conversation_of(owner_id=here.owner_id)
+    turn = await in_thread(TurnFactory.create, conversation=beside, running=True, asked=True)
+    # after the last message here, and before the time
+    await in_thread(MessageFactory.create, conversation=beside, text="A boat, said elsewhere.")
+    at = await in_thread(_now)
+    scope = {"query": "boat", "asked_at": at}
+
+    def go_on() -> None:
+        TextChunkFactory.create(turn=turn, text="A boat, and it took long to say so.")
+        finish_turn(fence_of(turn), Turn.State.COMPLETED, last_seq=1)
+        for place in (here, beside):
+            MessageFactory.create(conversation=place, text="A boat, said later.")
+
+    wanted = {"A boat, said here.", "A boat, said elsewhere."}
+    for wait in (go_on, lambda: derive(factory.from_settings())):
+        found = await recalled(here, asked, everywhere=True, **scope)
+        assert set(excerpts(found)) == wanted
+        assert excerpts(await recalled(here, asked, **scope)) == ["A boat, said here."]
+        await in_thread(wait)
+    found = await recalled(here, asked, everywhere=True, **scope)
+    assert set(excerpts(found)) == wanted
+    assert found["mode"] == "hybrid"
+    assert excerpts(await recalled(here, asked, **scope)) == ["A boat, said here."]
+
+
+async def test_what_is_said_later_takes_up_no_place_of_what_had_been_said() -> None:
+    here, asked = await conversation_of("A boat, said here.")
+    at = await in_thread(_now)
+
+    def flood() -> None:
+        beside = ConversationFactory.create(owner_id=here.owner_id, owner=None)
+        for _ in range(bounds.CANDIDATES + 1):
+            MessageFactory.create(conversation=beside, text="A boat. A boat.")
+        derive(factory.from_settings())
+
+    await in_thread(flood)
+    for everywhere in (False, True):
+        found = await recalled(here, asked, query="boat", everywhere=everywhere, asked_at=at)
+        assert excerpts(found) == ["A boat, said here."]
+
+
+def _now() -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        row = cursor.fetchone()
+    assert row is not None
+    at: datetime = row[0]
+    return at
 
 
 # --- its snapshot ---

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Generic, Literal, TypeVar
 from uuid import UUID
 
@@ -41,7 +42,8 @@ ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 class Invocation(Generic[ArgumentsT]):
     """One call, on whose behalf, and the key under which an effect outside is sent.
 
-    The call sees the conversation as it was before the message `before_message_id`.
+    The call sees the conversation as it was before the message `before_message_id`; where no
+    message asked for the work, `asked_at` is when it was admitted.
     """
 
     owner_id: int
@@ -49,6 +51,7 @@ class Invocation(Generic[ArgumentsT]):
     before_message_id: int
     key: UUID
     arguments: ArgumentsT
+    asked_at: datetime | None = None
 
 
 class ToolFailed(Exception):
