@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import pgtrigger
 import pytest
-from django.apps import apps
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Model
 
 from recovery.constraints import violated_constraint
 from recovery.fences import claimed_mark
 from tests import factories as make
+from tests.support.rules import declared_rules, refusal_of, silence_other_triggers
 from turns.models import Turn
 
 pytestmark = pytest.mark.django_db
@@ -265,26 +264,9 @@ def test_the_database_refuses(
         mark = "write_mark = write_mark + 1, " if moved else ""
         sql = f"UPDATE turns_{table} SET {mark}{breach.format()} WHERE id = {pk}"
 
-    _silence_other_triggers(f"turns_{table}", rule)
-
-    with pytest.raises(IntegrityError) as refused, transaction.atomic():
-        connection.cursor().execute(sql)
-
+    silence_other_triggers(f"turns_{table}", rule)
     # a unique column's index is named by Django, after its column
-    assert violated_constraint(refused.value).startswith(f"turns_{table}_{rule}")
-
-
-def _silence_other_triggers(table: str, rule: str) -> None:
-    """Let the rule speak alone: where two forbid the same, each does without the other."""
-    connection.check_constraints()  # pending foreign keys would hold up the ALTER
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT tgname FROM pg_trigger WHERE tgrelid = %s::regclass "
-            "AND tgname LIKE 'pgtrigger\\_%%' AND tgname NOT LIKE %s",
-            [table, f"pgtrigger\\_{rule}\\_%"],
-        )
-        for (name,) in cursor.fetchall():
-            cursor.execute(f'ALTER TABLE {table} DISABLE TRIGGER "{name}"')
+    assert refusal_of(sql).startswith(f"turns_{table}_{rule}")
 
 
 @pytest.mark.parametrize("child", CHILDREN)
@@ -335,15 +317,9 @@ def test_a_full_save_of_a_stale_instance_is_refused() -> None:
 
 
 def test_every_rule_of_the_tables_is_broken_here() -> None:
-    declared: set[str] = set()
-    for model in apps.get_app_config("turns").get_models():
-        declared |= {constraint.name for constraint in model._meta.constraints}
-    for owner, trigger in pgtrigger.registered():
-        if owner._meta.app_label == "turns":
-            declared.add(f"{owner._meta.db_table}_{trigger.name}")
     broken = {f"turns_{table}_{rule}" for table, rule, _, _ in BREACHES}
     broken |= {f"turns_{child}_child_fence" for child in CHILDREN}
     # for others to refer to; two rows that break it break the primary key
     broken |= {"turns_conversation_of_owner", "turns_message_in_conversation"}
 
-    assert declared - broken == set()
+    assert declared_rules("turns") - broken == set()

@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import pgtrigger
 import pytest
-from django.apps import apps
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Model
 
 from recovery.constraints import violated_constraint
 from recovery.fences import claimed_mark
-from recovery.triggers import Judge
 from tests import factories as make
+from tests.support.rules import declared_rules, refusal_of, silence_other_triggers
 from work.models import JobReport, WorkJob, WorkProviderStep
 
 pytestmark = pytest.mark.django_db
@@ -270,37 +269,9 @@ def test_the_database_refuses(
         moved = table in {"workjob", "workstep"} and "write_mark" not in breach
         mark = "write_mark = write_mark + 1, " if moved else ""
         sql = f"UPDATE work_{table} SET {mark}{breach.format()} WHERE id = {pk}"
-    _silence_other_triggers(f"work_{table}", rule)
-
-    with pytest.raises(IntegrityError) as refused, transaction.atomic():
-        connection.cursor().execute(sql)
-
+    silence_other_triggers(f"work_{table}", rule)
     # a unique column's index is named by Django, after its column
-    assert violated_constraint(refused.value).startswith(f"work_{table}_{rule}")
-
-
-def _silence_other_triggers(table: str, rule: str) -> None:
-    """Let the rule speak alone: where two forbid the same, each does without the other."""
-    connection.check_constraints()  # pending foreign keys would hold up the ALTER
-    # one trigger speaks for the rules it judges by
-    speaker = next(
-        (
-            trigger.name
-            for owner, trigger in pgtrigger.registered()
-            if owner._meta.db_table == table
-            and isinstance(trigger, Judge)
-            and rule in trigger.rules
-        ),
-        rule,
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT tgname FROM pg_trigger WHERE tgrelid = %s::regclass "
-            "AND tgname LIKE 'pgtrigger\\_%%' AND tgname NOT LIKE %s",
-            [table, f"pgtrigger\\_{speaker}\\_%"],
-        )
-        for (name,) in cursor.fetchall():
-            cursor.execute(f'ALTER TABLE {table} DISABLE TRIGGER "{name}"')
+    assert refusal_of(sql).startswith(f"work_{table}_{rule}")
 
 
 @pytest.mark.parametrize("child", CHILDREN)
@@ -411,19 +382,12 @@ def test_a_stale_save_of_a_whole_row_is_refused() -> None:
 
 
 def test_every_rule_of_the_tables_is_broken_here() -> None:
-    declared: set[str] = set()
-    for model in apps.get_app_config("work").get_models():
-        declared |= {constraint.name for constraint in model._meta.constraints}
-    for owner, trigger in pgtrigger.registered():
-        if owner._meta.app_label == "work":
-            rules = trigger.rules if isinstance(trigger, Judge) else [trigger.name]
-            declared |= {f"{owner._meta.db_table}_{rule}" for rule in rules}
     broken = {f"work_{table}_{rule}" for table, rule, _, _ in BREACHES}
     broken |= {f"work_{child}_child_fence" for child in CHILDREN}
     # for others to refer to, where two rows that break it break the primary key; and no rule
     broken |= {"work_computer_of_person", "work_jobreportmessage_takes_its_report_along"}
 
-    assert declared - broken == set()
+    assert declared_rules("work") - broken == set()
 
 
 def test_the_rules_of_a_row_cannot_be_switched_off_in_a_session() -> None:

@@ -1,0 +1,55 @@
+"""The rules that tables state: which there are, and one of them broken by raw SQL."""
+
+from __future__ import annotations
+
+import pgtrigger
+import pytest
+from django.apps import apps
+from django.db import IntegrityError, connection, transaction
+
+from recovery.constraints import violated_constraint
+from recovery.triggers import Judge
+
+
+def declared_rules(app: str) -> set[str]:
+    """Return the name of each constraint and trigger on the tables of an app's models."""
+    declared: set[str] = set()
+    for model in apps.get_app_config(app).get_models():
+        declared |= {constraint.name for constraint in model._meta.constraints}
+    for owner, trigger in pgtrigger.registered():
+        if owner._meta.app_label == app:
+            declared |= {f"{owner._meta.db_table}_{rule}" for rule in _rules_of(trigger)}
+    return declared
+
+
+def refusal_of(statement: str) -> str:
+    """Return the rule by which the database refuses a statement; fail when it does not."""
+    with pytest.raises(IntegrityError) as refused, transaction.atomic():
+        connection.cursor().execute(statement)
+    return violated_constraint(refused.value)
+
+
+def silence_other_triggers(table: str, rule: str) -> None:
+    """Let the rule speak alone: where two forbid the same, each does without the other."""
+    connection.check_constraints()  # pending foreign keys would hold up the ALTER
+    # one trigger speaks for the rules it judges by
+    speaker = next(
+        (
+            trigger.name
+            for owner, trigger in pgtrigger.registered()
+            if owner._meta.db_table == table and rule in _rules_of(trigger)
+        ),
+        rule,
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT tgname FROM pg_trigger WHERE tgrelid = %s::regclass "
+            "AND tgname LIKE 'pgtrigger\\_%%' AND tgname NOT LIKE %s",
+            [table, f"pgtrigger\\_{speaker}\\_%"],
+        )
+        for (name,) in cursor.fetchall():
+            cursor.execute(f'ALTER TABLE {table} DISABLE TRIGGER "{name}"')
+
+
+def _rules_of(trigger: pgtrigger.Trigger) -> list[str]:
+    return [*trigger.rules] if isinstance(trigger, Judge) else [str(trigger.name)]
