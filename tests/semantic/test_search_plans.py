@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from recovery.executor import in_thread
-from semantic import bounds, indexes, ranking, search
+from semantic import bounds, candidates, indexes, ranking, search
 from semantic.candidates import Vectors
 from semantic.models import Manifest, MessageWords
 from semantic.ranking import VectorBytes
@@ -143,6 +143,38 @@ def test_the_indexs_own_statement_goes_by_the_index(mine: Conversation) -> None:
             assert (indexes.index_name(manifest.pk) in used) is (vectors is Vectors.BY_INDEX)
     finally:
         indexes.drop_index(manifest)
+
+
+def test_who_has_very_many_vectors_is_asked_by_the_index_at_once_the_next_time(
+    mine: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = Manifest.objects.get(state="active")
+    vector = KnowsMeanings().meaning("boat")
+    compared: list[Vectors] = []
+    lists = candidates.by_vectors
+
+    def told(scope: Scope, manifest: Manifest | None, vectors: Vectors) -> str:
+        compared.append(vectors)
+        return lists(scope, manifest, vectors)
+
+    monkeypatch.setattr(candidates, "by_vectors", told)
+
+    def ways() -> list[Vectors]:
+        compared.clear()
+        ranked = ranking.by_both("boat", Scope(mine.owner_id), manifest, vector, limit=11)
+        assert len(ranked.found) == 11
+        return list(compared)
+
+    assert ways() == ways() == [Vectors.FEW]
+    monkeypatch.setattr(bounds, "EXACT_MAX_VECTORS", MINE - 1)
+    monkeypatch.setattr(bounds, "CANDIDATES", MINE)
+    assert ways() == [Vectors.FEW, Vectors.BY_INDEX]
+    assert ways() == ways() == [Vectors.BY_INDEX]
+    # the index does not give enough: it is found out anew whether there are as many
+    monkeypatch.setattr(bounds, "CANDIDATES", MINE + 1)
+    assert ways() == [Vectors.BY_INDEX, Vectors.EACH]
+    monkeypatch.setattr(bounds, "EXACT_MAX_VECTORS", MINE)
+    assert ways() == [Vectors.FEW]
 
 
 def test_words_are_made_by_the_database_of_complete_messages_by_the_plain_dictionary() -> None:
