@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final
 
 import structlog
+from django.db import connection
 
 from recovery.errors import ErrorCode, ProviderFailed
 from recovery.executor import in_thread
@@ -265,9 +266,9 @@ class SemanticWorker:
         try:
             persisted, failed_count = await in_thread(write)
         except UNKNOWN:
-            # Persisting twice is safe, and another session may be there: what was computed is
-            # not thrown away for one that was lost.
-            persisted, failed_count = await in_thread(write)
+            # Persisting twice is safe, and a new session may be there: what was computed is not
+            # thrown away because those that this process has were lost.
+            persisted, failed_count = await in_thread(_anew, write)
         tally.completed += len(persisted.completed)
         tally.invalidated += len(persisted.invalidated)
         tally.failed += failed_count
@@ -287,6 +288,12 @@ def _write(
     failed_count = transitions.fail(failed)
     reach("semantic.persisted")
     return persisted, failed_count
+
+
+def _anew(write: Callable[[], tuple[Persisted, int]]) -> tuple[Persisted, int]:
+    """Write on a session that nobody has used yet. Where one was lost, all may be."""
+    connection.close()
+    return write()
 
 
 def _shown(code: ErrorCode) -> ErrorCode:

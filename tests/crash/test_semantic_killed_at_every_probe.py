@@ -8,10 +8,11 @@ death followed by expired-lease reclamation.
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 import pytest
+from django.db import connection
 
 from recovery.bounds import DRAIN_SECONDS
 from semantic import transitions
@@ -23,6 +24,11 @@ from tests.support.worker import WorkerStarter
 from turns.models import Message
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+END_ALL_OTHERS: Final = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
 
 
 def answering() -> Manifest:
@@ -159,6 +165,27 @@ def test_a_late_worker_is_refused_once_its_job_was_claimed_again(
     attempts = job_of(message).attempts
     assert attempts in {2, 3}
     require_one_vector(message, attempts=attempts)
+    require_nothing_more()
+
+
+def test_a_worker_that_loses_its_sessions_stores_its_batch_and_claims_the_next(
+    start_worker: WorkerStarter, database_url: str
+) -> None:
+    """As when the database restarts: what was computed is written on another session."""
+    worker = start_worker(stop_at=["semantic.persisting"])
+    answering()
+    (message,) = said("Where is the harbour?")
+    worker.wait_until_reached("semantic.persisting")
+    with psycopg.connect(database_url, autocommit=True) as session:
+        session.execute(END_ALL_OTHERS)
+    connection.close()
+    worker.release("semantic.persisting")
+    wait_until(lambda: derived(message), "its batch is stored")
+    (other,) = said("The harbour is in the north.")
+    wait_until(lambda: derived(other), "it goes on")
+    require_one_vector(message, attempts=1)
+    require_one_vector(other, attempts=1)
+    assert worker.running
     require_nothing_more()
 
 

@@ -7,14 +7,17 @@ committed by then, was still under way, or never arrived.
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
 
+import psycopg
 import pytest
 from django.db import connection
 
 from recovery.errors import ErrorCode, ProviderFailed
-from recovery.executor import in_thread
+from recovery.executor import THREADS, in_thread
 from semantic.models import Embedding, Manifest, SemanticJob, SemanticReceipt
 from semantic.worker import Drained
 from tests.contract.test_unknown_commits import lossy, reopen_connections
@@ -42,6 +45,21 @@ WAITING: Final = (
     "SELECT count(*) FROM pg_stat_activity "
     "WHERE datname = current_database() AND wait_event_type = 'Lock'"
 )
+END_ALL_OTHERS: Final = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+
+
+async def open_every_session() -> None:
+    """Let every executor thread have its session."""
+    barrier = threading.Barrier(THREADS)
+
+    def ensure() -> None:
+        barrier.wait(10)
+        connection.ensure_connection()
+
+    await asyncio.gather(*(in_thread(ensure) for _ in range(THREADS)))
 
 
 def begin(embedder: ScriptedEmbedder) -> Manifest:
@@ -133,6 +151,27 @@ async def test_a_failure_whose_commit_was_lost_is_told_once(
         assert await in_thread(ends) == [("failed", OFFLINE.value, 1)] * 2
         assert await in_thread(told) == [("failed", 1)] * 2
         assert embedder.calls == [["one", "two"]]
+    finally:
+        await reopen_connections()
+
+
+async def test_a_result_is_kept_where_every_session_of_the_process_was_lost(
+    database_url: str,
+) -> None:
+    """As when the database restarts: none of the other threads has one that is good either."""
+    await reopen_connections()
+
+    async def end_sessions(_texts: Sequence[str]) -> None:
+        await open_every_session()
+        with psycopg.connect(database_url, autocommit=True) as session:
+            session.execute(END_ALL_OTHERS)
+
+    embedder = ScriptedEmbedder(end_sessions)
+    await in_thread(begin, embedder)
+    try:
+        assert await worker_for(embedder).drain() == Drained(completed=2)
+        assert await in_thread(ends) == [("completed", "", 1)] * 2
+        assert await in_thread(told) == [("completed", 1)] * 2
     finally:
         await reopen_connections()
 
