@@ -79,6 +79,22 @@ async def test_hits_and_excerpts_are_bounded() -> None:
         assert len(excerpt.encode()) <= search_history.EXCERPT_MAX_BYTES
 
 
+async def test_what_is_left_out_is_marked_and_more_hits_than_are_given_are_said() -> None:
+    """behaviour V14"""
+    long = "filler " * 500
+    for texts, is_cut in (
+        ([f"{long}boat.{long}", "A boat."], False),
+        ([f"boat {n}" for n in range(search_history.HITS_MAX)], False),
+        ([f"boat {n}" for n in range(search_history.HITS_MAX + 1)], True),
+    ):
+        conversation, asked = await conversation_with(*texts)
+        outcome = await search(conversation, asked, "boat")
+        assert json.loads(outcome.result)["truncated"] is is_cut
+        for excerpt in excerpts(outcome):
+            is_long = len(excerpt) > 100
+            assert (excerpt[0] == "…", excerpt[-1] == "…") == (is_long, is_long)
+
+
 @pytest.mark.parametrize("query", ["%", "_", "' OR 1=1 --", "(((", '"unclosed', "b:*", "!"])
 async def test_a_query_is_words_and_not_a_language(query: str) -> None:
     conversation, asked = await conversation_with("A boat.")

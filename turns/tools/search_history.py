@@ -18,6 +18,8 @@ from turns.tools.registry import Arguments, Effect, Invocation, Tool, ToolFailed
 QUERY_MAX_CHARS: Final = 256
 HITS_MAX: Final = 10
 EXCERPT_MAX_BYTES: Final = 800
+# Stands where an excerpt leaves something out.
+CUT_MARK: Final = "…"
 # The newest messages of the conversation that are looked through.
 SEARCHED_MESSAGES: Final = 2_000
 # How much of an excerpt stands before the first word found.
@@ -31,7 +33,8 @@ class SearchHistory(Arguments):
 
 
 def search_history(invocation: Invocation[SearchHistory]) -> str:
-    """Return the best matching earlier messages of the call's own conversation, as JSON."""
+    """Return the best matching earlier messages of the call's own conversation, as JSON, and
+    whether there are more."""
     query = invocation.arguments.query
     newest = (
         Message.objects.filter(
@@ -49,7 +52,7 @@ def search_history(invocation: Invocation[SearchHistory]) -> str:
         Message.objects.filter(pk__in=newest)
         .annotate(words=vector, rank=SearchRank(vector, words))
         .filter(Q(words=words) | Q(text__icontains=query))
-        .order_by("-rank", "-pk")[:HITS_MAX]
+        .order_by("-rank", "-pk")[: HITS_MAX + 1]
     )
     try:
         hits = [
@@ -63,15 +66,20 @@ def search_history(invocation: Invocation[SearchHistory]) -> str:
         ]
     except DatabaseError:
         raise ToolFailed(ErrorCode.LEXICAL_UNAVAILABLE) from None
-    return json.dumps({"hits": hits}, ensure_ascii=False)
+    told = {"hits": hits[:HITS_MAX], "truncated": len(hits) > HITS_MAX}
+    return json.dumps(told, ensure_ascii=False)
 
 
 def excerpt(text: str, query: str) -> str:
-    """Return the part of `text` around the first word of `query` in it."""
+    """Return the part of `text` around the first word of `query` in it, with a mark where
+    something is left out."""
     folded = text.casefold()
     places = [folded.find(word) for word in query.casefold().split()]
     first = min((place for place in places if place >= 0), default=0)
-    return cut_utf8(text[max(0, first - LEAD_CHARS) :], EXCERPT_MAX_BYTES)
+    start = max(0, first - LEAD_CHARS)
+    part = cut_utf8(text[start:], EXCERPT_MAX_BYTES - 2 * len(CUT_MARK.encode()))
+    before = CUT_MARK if start else ""
+    return before + part + (CUT_MARK if start + len(part) < len(text) else "")
 
 
 TOOL: Final = Tool(
