@@ -5,8 +5,8 @@ released for another worker, once all are ended, as they were adopted as often a
 each gets a report and a message that says so. The floor is one statement a table in one
 transaction, by id, on the same tables, once with triggers and foreign keys and once with both
 off; it is told the ids and writes one fixed text. Recovery also finds and locks the rows, tests
-them again, words each report from what the job did, and hints at what waits. They take turns,
-on rows made afresh.
+them again, words each report from what the job did, and hints at the first of what waits. They
+take turns, on rows made afresh.
 """
 
 from __future__ import annotations

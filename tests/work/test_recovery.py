@@ -27,6 +27,7 @@ from tests.support.jobs import (
     report_text,
     require_job_terminal,
 )
+from tests.support.rivals import gate
 from tests.support.runtimes import watch_database
 from turns.models import Conversation, Message
 from work.models import JobReport, WorkJob, WorkProviderStep
@@ -313,6 +314,22 @@ def test_jobs_are_taken_up_by_their_age_whoever_had_them(hints: list[int]) -> No
     recover()
 
     assert hints == [job.pk for job in jobs]
+
+
+def test_a_job_in_a_held_conversation_is_left_and_holds_up_no_other(
+    hints: list[int], database_url: str
+) -> None:
+    left, other = make.WorkJobFactory.create_batch(2, orphaned=True)
+    held = "SELECT FROM turns_conversation WHERE id = %s FOR NO KEY UPDATE"
+
+    with gate(database_url, held, left.conversation_id):
+        report = recover()
+
+    assert (report.adopted, report.skipped, report.failed) == (1, 1, 0)
+    assert hints == [other.pk]
+    left.refresh_from_db()
+    assert left.state == "running"
+    assert recover().adopted == 1
 
 
 # --- many, and one that cannot be settled -----------------------------------------------------
