@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from recovery.errors import ErrorCode
 from tests.factories import ComputerFactory, ConversationFactory
+from tests.support.api import refusal, signed_in
 from turns.models import Conversation
-from turns.tokens import create_token
 from work import bounds
 from work.models import WorkJob
 
@@ -28,15 +27,7 @@ def conversation() -> Conversation:
 
 @pytest.fixture
 def client(conversation: Conversation) -> Client:
-    token = create_token(conversation.owner_id)
-    return Client(headers={"authorization": f"Bearer {token}"}, raise_request_exception=False)
-
-
-def refusal(answer: Any) -> tuple[int, str]:
-    content = answer.json()
-    assert content.keys() == {"code", "message"}, content
-    assert content["message"] == ErrorCode(content["code"]).label
-    return answer.status_code, content["code"]
+    return signed_in(conversation.owner_id)
 
 
 def post(client: Client, conversation: Conversation, body: Any) -> Any:
