@@ -103,11 +103,11 @@ export class Reading {
   /** Show these messages, which follow one another, in place of the end. */
   open(found) {
     if (!this.isAway) this.left = this.end.newest;
+    this.isFollowing = false;
     const stretch = this.end.beside();
     stretch.older = found.next;
     this.show(stretch);
     this.add(stretch, "newer", found);
-    this.isFollowing = false;
   }
 
   show(stretch) {
@@ -187,5 +187,6 @@ export class Reading {
     this.end.follow(stretch);
     this.shown = this.end;
     this.view.removeAttribute("data-away");
+    this.draw();
   }
 }
