@@ -4,10 +4,8 @@ It looks at the ground (whether the conversation is the person's, which manifest
 whether there are few enough vectors to compare each) and ranks. A list by words and a list by
 vectors each give a message the reciprocal of its place, and the sums decide.
 
-Words are met through the person's own entry in the index (`semantic/models/words.py`), vectors
-through (manifest, person), or, for a person who has very many, through HNSW, which goes on
-until it has met enough of theirs. Either way it does not matter how much others have said.
-Statements are planned with their values: a plan for the average person would fit nobody.
+The lists are made of one person's messages alone (`semantic/candidates.py`). Statements are
+planned with their values: a plan for the average person would fit nobody.
 """
 
 from __future__ import annotations
