@@ -17,7 +17,8 @@ def declared_rules(app: str) -> set[str]:
     for model in apps.get_app_config(app).get_models():
         declared |= {constraint.name for constraint in model._meta.constraints}
     for owner, trigger in pgtrigger.registered():
-        if owner._meta.app_label == app:
+        # a proxy states a rule of another app's table
+        if owner._meta.app_label == app and not owner._meta.proxy:
             declared |= {f"{owner._meta.db_table}_{rule}" for rule in _rules_of(trigger)}
     return declared
 
