@@ -14,10 +14,10 @@ from pydantic import BaseModel, Field, StrictStr
 
 from recovery.errors import ErrorCode, Refused
 from recovery.executor import in_thread
-from turns import bounds, projection, transitions
+from turns import bounds, pages, projection, transitions
 from turns.ids import parse_id
 from turns.models import Conversation
-from turns.projection import ConversationsBefore
+from turns.pages import ConversationsBefore
 from turns.schemas import (
     ConversationShape,
     ListedConversation,
@@ -32,7 +32,7 @@ router = Router(tags=["conversations"])
 
 DEFAULT_PAGE = 50
 Id = Annotated[str, Path(description="An id as a string; unknown and foreign look the same.")]
-Limit = Annotated[int, Query(ge=1, le=projection.PAGE_MAX_ITEMS, description="Items at most.")]
+Limit = Annotated[int, Query(ge=1, le=pages.PAGE_MAX_ITEMS, description="Items at most.")]
 ClientKey = Annotated[
     StrictStr | None,
     Field(
@@ -100,7 +100,7 @@ async def list_conversations(
     if before is not None and (since := ConversationsBefore.parse(before)) is None:
         raise Refused(ErrorCode.INVALID_REQUEST)
     rows = await in_thread(
-        projection.conversations, person_of(request), before=since, limit=limit + 1
+        pages.conversations, person_of(request), before=since, limit=limit + 1
     )
     shown = rows[:limit]
     return ConversationPage(
@@ -210,7 +210,7 @@ async def list_messages(
     if len(given) > 1 or None in given.values():
         raise Refused(ErrorCode.INVALID_REQUEST)
     page = await in_thread(
-        projection.messages,
+        pages.messages,
         pk_of(conversation_id),
         person_of(request),
         **given,

@@ -10,7 +10,7 @@ urlpatterns = [
     path("", views.latest, name="latest"),
     path("new/", views.new, name="new"),
     path("c/<str:conversation_id>/", views.conversation, name="conversation"),
-    path("c/<str:conversation_id>/messages/", views.older_messages, name="older_messages"),
+    path("c/<str:conversation_id>/messages/", views.page_of_messages, name="page_of_messages"),
     path("login/", views.sign_in, name="login"),
     path("logout/", views.sign_out, name="logout"),
 ]

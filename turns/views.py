@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_safe
 
-from turns import bounds, frames, projection
+from turns import bounds, frames, pages, projection
 from turns.ids import parse_id
 from turns.panels import panels
 from turns.schemas import CUT_CODES
@@ -40,7 +40,7 @@ sign_out: Final = LogoutView.as_view()
 @login_required
 def latest(request: HttpRequest) -> HttpResponse:
     """Lead to the conversation that was active last, or to a new one."""
-    found = projection.conversations(_person(request), limit=1)
+    found = pages.conversations(_person(request), limit=1)
     return redirect("conversation", found[0][0].id) if found else redirect("new")
 
 
@@ -63,13 +63,13 @@ def conversation(request: HttpRequest, conversation_id: str) -> HttpResponse:
 @require_GET
 @never_cache
 @login_required
-def older_messages(request: HttpRequest, conversation_id: str) -> JsonResponse:
+def page_of_messages(request: HttpRequest, conversation_id: str) -> JsonResponse:
     """Answer with messages as the page shows them, newest first: those next before or after a
     message, or around it."""
     places = {name: _id(text) for name in PLACES if (text := request.GET.get(name)) is not None}
     if len(places) != 1:
         raise Http404
-    page = projection.messages(
+    page = pages.messages(
         _id(conversation_id),
         _person(request),
         **places,
@@ -87,7 +87,7 @@ def older_messages(request: HttpRequest, conversation_id: str) -> JsonResponse:
 
 
 def _page(request: HttpRequest, shown: projection.Snapshot | None) -> HttpResponse:
-    listed = projection.conversations(_person(request), limit=LISTED_CONVERSATIONS + 1)
+    listed = pages.conversations(_person(request), limit=LISTED_CONVERSATIONS + 1)
     content: dict[str, Any] = {}
     if shown is not None:
         cursor, content = frames.snapshot_content(shown)
@@ -123,9 +123,7 @@ def _name(shown: projection.Snapshot | None, content: dict[str, Any]) -> str:
     if shown is None:
         return "New conversation"
     words = content["messages"][-1]["text"] if content["messages"] else ""
-    return (
-        shown.conversation.title or (words or "")[: projection.EXCERPT_CHARS] or "Conversation"
-    )
+    return shown.conversation.title or (words or "")[: pages.EXCERPT_CHARS] or "Conversation"
 
 
 def _looks(content: dict[str, Any]) -> list[dict[str, Any]]:

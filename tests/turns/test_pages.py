@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from tests.factories import ConversationFactory, MessageFactory, UserFactory
-from turns import projection
+from turns import pages
 from turns.models import Conversation
 from turns.tokens import create_token
 
@@ -152,7 +152,7 @@ def test_a_page_is_one_statement_and_every_row_of_it_is_found_by_an_index(
     place = (conversation.pk, conversation.owner_id)
     for asked in ({}, {"before": int(ids[4])}, {"after": int(ids[4])}, {"around": int(ids[4])}):
         with CaptureQueriesContext(connection) as queries:
-            projection.messages(*place, **asked, limit=4)
+            pages.messages(*place, **asked, limit=4)
         (statement,) = queries
         with connection.cursor() as cursor:
             cursor.execute("SET enable_seqscan = off")

@@ -21,7 +21,7 @@ from tests.factories import (
     TurnFactory,
     fence_of,
 )
-from turns import frames, projection
+from turns import frames, pages, projection
 from turns.models import Conversation, Message, Turn
 from turns.panels import Panel, panels
 from turns.projection import Change, Cursor, Watched
@@ -121,7 +121,7 @@ def test_a_place_of_somebody_else_or_nobody_has_no_change_and_no_snapshot() -> N
     assert projection.snapshot(turn.conversation_id, mine.owner_id) is None
     assert projection.turn(turn.pk, mine.owner_id) is None
     assert projection.message(turn.user_message_id, mine.owner_id) is None
-    assert projection.messages(turn.conversation_id, mine.owner_id, limit=1) is None
+    assert pages.messages(turn.conversation_id, mine.owner_id, limit=1) is None
 
 
 def test_an_answer_keeps_its_tool_steps_and_its_reason_after_its_end() -> None:
@@ -142,7 +142,7 @@ def test_markdown_is_rendered_for_ended_answers_alone() -> None:
     conversation = ConversationFactory()
     answer = MessageFactory(conversation=conversation, answered=True, text="**bold**")
     question = MessageFactory(conversation=conversation, text="**bold**")
-    found = projection.messages(conversation.pk, conversation.owner_id, limit=9)
+    found = pages.messages(conversation.pk, conversation.owner_id, limit=9)
     assert found is not None
     html = {message.id: message.html for message in found.messages}
     assert html == {

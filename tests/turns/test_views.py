@@ -13,7 +13,7 @@ from django.template.loader import render_to_string
 from django.test import Client
 
 from tests.factories import ConversationFactory, MessageFactory, TurnFactory, UserFactory
-from turns import projection, views
+from turns import pages, views
 from turns.models import Conversation
 from turns.panels import Panel, Panels
 
@@ -183,5 +183,5 @@ def test_the_list_in_the_page_ends_where_the_api_goes_on(browser: Client, user: 
     page = browser.get("/new/").content.decode()
     place = re.search(r'data-next="([^"]+)"', page)
     assert place is not None
-    since = projection.ConversationsBefore.parse(place[1])
-    assert len(projection.conversations(user.pk, before=since, limit=100)) == 2
+    since = pages.ConversationsBefore.parse(place[1])
+    assert len(pages.conversations(user.pk, before=since, limit=100)) == 2

@@ -30,7 +30,7 @@ from tests.factories import (
 )
 from tests.support.live import LiveClient, Shown
 from turns import bounds as turns_bounds
-from turns import events, frames, live, projection
+from turns import events, frames, live, pages
 from turns.models import Conversation
 from turns.tokens import create_token
 from turns.transitions import RequestedCall, delete_message
@@ -183,7 +183,7 @@ async def test_reports_stand_in_snapshots_and_pages_like_other_messages(place: P
     assert (answer["turn_id"], question["turn_id"]) == (str(turn.pk), str(turn.pk))
     assert (report["turn_id"], report["state"]) == (None, "complete")
     assert report["about"]["state"] == "failed"
-    page = await place.do(projection.messages, place.conversation.pk, place.person.pk, limit=9)
+    page = await place.do(pages.messages, place.conversation.pk, place.person.pk, limit=9)
     (shown, *_) = page.messages
     assert (shown.id, shown.turn_id) == (report["id"], None)
     await client.leave()
@@ -410,7 +410,7 @@ def test_the_list_marks_a_conversation_while_a_job_of_it_is_open() -> None:
     WorkJobFactory.create(running=True)
 
     def active() -> set[str]:
-        listed = projection.conversations(job.person_id, limit=10)
+        listed = pages.conversations(job.person_id, limit=10)
         assert len(listed) == 4
         return {shown.id for shown, _ in listed if shown.active}
 
