@@ -182,7 +182,11 @@ class JobServer(RowServer[JobEnding]):
             provider=self._provider,
             tools=tools,
             invocation=partial(
-                Invocation, job.person_id, job.conversation_id, job.before_message_id
+                Invocation,
+                job.person_id,
+                job.conversation_id,
+                job.before_message_id,
+                asked_at=job.created_at,
             ),
             provider_steps_max=JobLimits.stored(job.budget).provider_steps,
             progress=progress,

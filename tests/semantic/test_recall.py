@@ -355,3 +355,29 @@ async def test_a_deep_work_job_may_recall_too(model: Simulator) -> None:
     assert job.state == "completed"
     (step,) = await steps_of(job)
     assert (step.state, excerpts(json.loads(step.result))) == ("succeeded", [BOAT])
+
+
+async def test_a_jobs_recall_looks_into_what_had_been_said_when_it_was_admitted(
+    model: Simulator,
+) -> None:
+    beside, _ = await conversation_of()
+    person = {"owner_id": beside.owner_id}
+    turn = await in_thread(TurnFactory.create, conversation=beside, running=True, asked=True)
+    here, _ = await conversation_of("A boat, said here.", **person)
+    await in_thread(MessageFactory.create, conversation=beside, text="A boat, said elsewhere.")
+
+    def go_on() -> None:
+        TextChunkFactory.create(turn=turn, text="A boat, and it took long to say so.")
+        finish_turn(fence_of(turn), Turn.State.COMPLETED, last_seq=1)
+
+    model.script(
+        tool_calls(("call_1", "recall", '{"query": "boat", "everywhere": true}')),
+        answer("Two.", response_id="resp_2"),
+    )
+    async with serving_jobs(model.base_url) as runtime:
+        job = await runtime.ask("Find my boats.", here)
+        await in_thread(go_on)
+        job = await runtime.serve(job)
+    (step,) = await steps_of(job)
+    found = set(excerpts(json.loads(step.result)))
+    assert found == {"A boat, said here.", "A boat, said elsewhere."}
