@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import django_stubs_ext
 import environ
@@ -26,6 +27,13 @@ class _Environment(environ.Env):  # type: ignore[misc]  # untyped
     unit files and compose files leave one out."""
 
     ENVIRON = {name: value for name, value in os.environ.items() if value}
+
+    def get_value(self, var: str, *args: Any, **kwargs: Any) -> Any:
+        """Return it, or say which variable cannot be read. Its value may be a secret."""
+        try:
+            return super().get_value(var, *args, **kwargs)
+        except ValueError as error:
+            raise ImproperlyConfigured(f"{var} must be a number") from error
 
 
 env = _Environment()

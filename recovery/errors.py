@@ -60,7 +60,7 @@ class ErrorCode(models.TextChoices):
         "client_key_conflict",
         "This key was already used for a different request.",
     )
-    RATE_LIMITED = "rate_limited", "Too many messages. Wait a moment."
+    RATE_LIMITED = "rate_limited", "Too many requests. Wait a moment."
     EMPTY_GOAL = "empty_goal", "Say what the job is to do."
     GOAL_TOO_LONG = "goal_too_long", "The goal is too long."
     CONTEXT_TOO_LONG = "context_too_long", "The context is too long."

@@ -156,6 +156,20 @@ def test_a_variable_set_to_nothing_is_unset(tmp_path: Path) -> None:
     assert told.split() == [str(ROOT / ".holdfast"), "True", "local", "4096", "15.0", "3"]
 
 
+@pytest.mark.parametrize("name", ["EMBEDDINGS_DIMENSIONS", "HOLDFAST_LEASE_SECONDS"])
+def test_a_number_that_is_none_is_refused_by_its_name(name: str) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", SHOW],
+        env={**os.environ, name: "a secret", "DJANGO_SETTINGS_MODULE": "config.settings"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode != 0
+    assert told.stderr.splitlines()[-1].endswith(f"{name} must be a number")
+
+
 def test_another_database_than_postgresql_is_refused() -> None:
     with pytest.raises(ImproperlyConfigured):
         database("sqlite:///db.sqlite3")
