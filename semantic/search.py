@@ -199,7 +199,4 @@ def _looked_up(query: str, manifest: Manifest, embedder_for: EmbedderFor) -> Vec
     """
     if _Answering.table is None or _Answering.table[:2] != (embedder_for, manifest.pk):
         return None
-    embedder = _Answering.table[2]
-    (text,) = embedder.identity.inputs([query], Purpose.QUERY).values()
-    (vector,) = embedder._compute([text])
-    return vector
+    return _Answering.table[2].looked_up(query, Purpose.QUERY)
