@@ -101,6 +101,7 @@ def process_environment(database_url: str, tmp_path: Path) -> dict[str, str]:
 
 
 PROCESS_TESTS = ("crash", "races", "contract")
+PROCESS_FIXTURES = frozenset({"process_environment", "make_installation"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -140,7 +141,8 @@ def _expected_seconds(item: pytest.Item) -> int:
     """Return about how long a test takes that takes long; the others stay in random order."""
     if item.get_closest_marker("timeout") is not None:
         return 30
-    return 5 if "process_environment" in item.fixturenames else 0  # type: ignore[attr-defined]
+    starts_processes = PROCESS_FIXTURES.intersection(item.fixturenames)  # type: ignore[attr-defined]
+    return 5 if starts_processes else 0
 
 
 @pytest.hookimpl(tryfirst=True)
