@@ -8,7 +8,7 @@ calls invalid; the next one replaces it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import psycopg
@@ -113,10 +113,16 @@ def _building() -> Iterator[psycopg.Connection[Any] | None]:
             ("maintenance_work_mem", BUILD_MEMORY),
         ):
             session.execute("SELECT set_config(%s, %s, false)", [setting, value])
-        (ours,) = session.execute("SELECT pg_try_advisory_lock(%s)", [LOCK_KEY]).fetchone() or (
-            False,
-        )
-        yield session if ours else None
+        locked = session.execute("SELECT pg_try_advisory_lock(%s)", [LOCK_KEY]).fetchone()
+        if locked != (True,):
+            yield None
+            return
+        try:
+            yield session
+        finally:
+            # the server may end a session, and free its lock, a moment after it was left
+            with suppress(psycopg.Error):
+                session.execute("SELECT pg_advisory_unlock(%s)", [LOCK_KEY])
 
 
 def _session_parameters() -> dict[str, Any]:

@@ -71,11 +71,14 @@ def test_a_long_list_comes_on_scroll(person: Person, user: User) -> None:
         ConversationFactory.create(owner=user, title=f"Number {number}")
     person.open("/")
     names = person.page.locator(".conversation-name")
-    for count in (50, 100, 120):
-        expect(names).to_have_count(count)
+    expect(names).to_have_count(50)
+    # each page is asked for as its place comes near, which may be before one looks
+    for count in (50, 100):
+        expect(names.nth(count - 1)).to_be_attached()
         names.last.scroll_into_view_if_needed()
-        if count < 120:
-            person.page.locator("#list-end").scroll_into_view_if_needed()
+        end = person.page.locator("#list-end")
+        if end.is_visible():
+            end.scroll_into_view_if_needed()
     expect(names).to_have_text([f"Number {n}" for n in reversed(range(120))])
 
 

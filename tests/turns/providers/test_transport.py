@@ -239,12 +239,14 @@ async def test_a_certificate_nobody_vouches_for_is_refused() -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(CERTIFICATE)
     with in_thread(wire.answer("Hi"), tls=tls) as service:
-        async with adapter(service.base_url) as provider:
+        async with adapter(service.base_url, connect_seconds=20) as provider:
             heard = await hear(provider)
         assert (heard.code, heard.failed.reason) == ("provider_unreachable", "tls")
         assert service.posts == 0
         trusting = ssl.create_default_context(cafile=CERTIFICATE)
-        async with adapter(service.base_url, verify=trusting) as provider:
+        async with adapter(
+            service.base_url, verify=trusting, connect_seconds=20, idle_seconds=20
+        ) as provider:
             assert (await hear_once(service, provider)).text == "Hi"
 
 
