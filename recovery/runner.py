@@ -110,6 +110,8 @@ class Recovery(ABC):
     parent: ClassVar[str | None] = "conversation"
     owned_states: ClassVar[tuple[str, ...]] = ("running",)
     queued_states: ClassVar[tuple[str, ...]] = ("queued",)
+    # how live rows are indexed: by their age, or by their owner
+    oldest_first: ClassVar[bool] = False
     batch_rows: ClassVar[int] = bounds.SWEEP_BATCH_ROWS
 
     def __init__(self) -> None:
@@ -119,6 +121,7 @@ class Recovery(ABC):
             parent=self.parent,
             owned_states=self.owned_states,
             queued_states=self.queued_states,
+            oldest_first=self.oldest_first,
         )
 
     @abstractmethod

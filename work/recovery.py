@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import ClassVar, Final
 
@@ -63,11 +62,8 @@ class WorkRecovery(Recovery):
     kind: ClassVar[str] = KIND
     model = WorkJob
     parent = "conversation"
-
-    def __init__(self) -> None:
-        super().__init__()
-        # live jobs are indexed by their age, so that no claim writes to the index
-        self._owned = replace(self._owned, oldest_first=True)
+    # so no claim writes to the index
+    oldest_first = True
 
     def settle(self, orphans: Sequence[Orphan]) -> Iterable[Settled]:
         """Release or end the orphans with all they consist of, set-wise."""
