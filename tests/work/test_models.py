@@ -184,8 +184,18 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
         "write_mark = 1::bigint << 32, owner = gen_random_uuid(), "
         "claim_token = gen_random_uuid(), claimed_at = now(), deadline_at = now()"),
     ("workjob", "claim_keeps_its_token", running, "claim_token = gen_random_uuid()"),
-    ("workjob", "counts_never_fall", lambda: make.WorkJobFactory.create(
+    ("workjob", "claim_is_counted", running, f"generation = 2, {MARK_2}, attempts = 2"),
+    ("workjob", "claim_is_counted", running, f"generation = 2, {MARK_2}, "
+        "owner = gen_random_uuid(), claim_token = gen_random_uuid()"),
+    ("workjob", "claim_keeps_its_token", running, f"state = 'failed', {CODED}, "
+        "claim_token = NULL"),
+    ("workjob", "releases_are_counted", lambda: make.WorkJobFactory.create(
         running=True, planned_releases=1), "planned_releases = 0"),
+    ("workjob", "releases_are_counted", lambda: make.WorkJobFactory.create(
+        running=True, attempts=2), "planned_releases = 1"),
+    ("workjob", "releases_are_counted", lambda: make.WorkJobFactory.create(
+        running=True, attempts=3), f"state = 'queued', generation = 2, {MARK_2}, "
+        "owner = NULL, claim_token = NULL, planned_releases = 2"),
     ("workjob", "checkpoint_is_the_owners", queued, "acp_session_id = 'session'"),
     ("workjob", "checkpoint_is_the_owners", released, "branch = 'another'"),
     ("workjob", "checkpoint_is_the_owners", completed, "base_commit = 'another'"),

@@ -94,13 +94,16 @@ _RULES: Final = {
     "deadline_is_fixed": (
         "OLD.deadline_at IS NOT NULL AND OLD.deadline_at IS DISTINCT FROM NEW.deadline_at"
     ),
-    "claim_is_counted": (
-        "NEW.attempts - OLD.attempts <> (OLD.state = 'queued' AND NEW.state = 'running')::int"
-    ),
-    "claim_keeps_its_token": (
-        "NEW.generation = OLD.generation AND NEW.claim_token <> OLD.claim_token"
-    ),
-    "counts_never_fall": "NEW.planned_releases < OLD.planned_releases",
+    # a job changes hands by a release and a claim, and by nothing else
+    "claim_is_counted": """
+        NEW.attempts - OLD.attempts <> (OLD.state = 'queued' AND NEW.state = 'running')::int
+            OR OLD.state = 'running' AND NEW.state = 'running'
+                AND NEW.generation <> OLD.generation""",
+    "claim_keeps_its_token": """
+        NEW.generation = OLD.generation AND NEW.claim_token IS DISTINCT FROM OLD.claim_token""",
+    "releases_are_counted": """
+        NEW.planned_releases - OLD.planned_releases
+            NOT BETWEEN 0 AND (OLD.state = 'running' AND NEW.state = 'queued')::int""",
 }
 # The authority of a job on a computer is what the computer's row said at admission.
 _AUTHORITY_IS_THE_COMPUTERS: Final = f"""
