@@ -52,6 +52,9 @@ HITS_MAX: Final = 10
 EXCERPT_MAX_BYTES: Final = 800
 # How many of each list, by words and by vectors, are ranked together.
 CANDIDATES: Final = 50
+# What was being said when a turn or a job asked has ended since, and must not take up a place
+# among these: so many more are looked at, as many as can be said at once.
+LATE_CANDIDATES: Final = 2 * turns_bounds.ACTIVE_TURNS_PER_OWNER
 # Added to each rank, so that the first places do not outweigh agreement (reciprocal rank).
 RECIPROCAL_RANK_OFFSET: Final = 60
 

@@ -65,10 +65,11 @@ _ASKED_AT: Final = """coalesce((SELECT a.created_at FROM turns_message a
 _NEAREST: Final = """nearest AS MATERIALIZED (
     SELECT e.message_id, e.digest, {distance} AS distance FROM semantic_embedding e
     WHERE {gate} AND e.manifest_id = {manifest} AND {within}
-    ORDER BY {distance}{ties} LIMIT {candidates}),
+    ORDER BY {distance}{ties} LIMIT {looked_at}),
 near AS (SELECT n.message_id, n.digest, 1 - n.distance AS similarity,
         row_number() OVER (ORDER BY n.distance, n.message_id DESC) AS place
-    FROM nearest n {narrowed} WHERE n.distance <= 1 - {similarity_min})"""
+    FROM nearest n {narrowed} WHERE n.distance <= 1 - {similarity_min}
+    ORDER BY place LIMIT {candidates})"""
 _FAR: Final = """nearest AS (SELECT WHERE false),
 near AS (SELECT 0::bigint AS message_id, '' AS digest, 0::float8 AS similarity,
     0::bigint AS place WHERE false)"""
@@ -199,6 +200,7 @@ def by_vectors(scope: Scope, manifest: Manifest | None, vectors: Vectors) -> str
         manifest=manifest.pk,
         within=scope.within("e"),
         narrowed=_by_then(scope, "n"),
+        looked_at=bounds.CANDIDATES + _late(scope),
         candidates=bounds.CANDIDATES,
         similarity_min=bounds.SIMILARITY_MIN,
     )
@@ -216,6 +218,7 @@ def by_words(query: str, scope: Scope, some: Some | None) -> str:
         words = _WORDS.format(query=_QUERY, said=said)
         rank = f"ts_rank(w.words, {words}, 1)"
         looked_at = bounds.PHRASE_CANDIDATES if is_phrase else bounds.CANDIDATES
+    looked_at += _late(scope)
     met = _MET.format(rank=rank, words=words, within=scope.within("w"), looked_at=looked_at)
     if some is not None:
         return _SOME_WORDED.format(
@@ -224,6 +227,12 @@ def by_words(query: str, scope: Scope, some: Some | None) -> str:
     joins = f"{_PHRASE.format(query=_QUERY) if is_phrase else ''} {then}".strip()
     narrowed = joins and _NARROWED.format(joins=joins, candidates=bounds.CANDIDATES)
     return _WORDED.format(met=met, narrowed=narrowed)
+
+
+def _late(scope: Scope) -> int:
+    """Return how many more are looked at, as they may have ended after it was asked."""
+    is_bounded = scope.asked_at is not None or scope.before_message_id is not None
+    return bounds.LATE_CANDIDATES if is_bounded else 0
 
 
 def _by_then(scope: Scope, candidates: str) -> str:

@@ -8,6 +8,7 @@ cannot be compared, words alone are, and the answer says so.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +34,14 @@ log = structlog.get_logger(__name__)
 
 # The manifest may be another than the last time, and give way once more meanwhile.
 TRIES: Final = 3
+# As telephones write them.
+_QUOTES: Final = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
+# The parser of queries takes each dash that is not within a word for an exclusion: a spaced
+# one, a list's, an option's, and the many of a ruled line, which it refuses. People mean the
+# word right behind one dash.
+_PHRASE_OR_DASHES: Final = re.compile(
+    r"""(?P<phrase>"[^"]*(?:"|\Z))|(?P<excludes>(?<!\S)-(?=[\w"]))|(?<![^\s"!&|()])-+"""
+)
 
 EmbedderFor = Callable[[Manifest], Embedder | None]
 
@@ -77,7 +86,8 @@ class Results:
 
 
 def query_of(text: str) -> str:
-    """Return what to look for, as it may be searched.
+    """Return what to look for, as it may be searched: phrases are in plain quotes, and of the
+    dashes only those are left that exclude, and those within words.
 
     Raises:
         Refused: there is nothing in it, or characters that no stored text can have.
@@ -85,12 +95,19 @@ def query_of(text: str) -> str:
     """
     if storable(text) != text:
         raise Refused(ErrorCode.INVALID_TEXT)
-    query = text.strip()
+    if len(text.strip().encode()) > bounds.QUERY_MAX_BYTES:
+        raise BoundExceeded(ErrorCode.SEARCH_QUERY_TOO_LONG)
+    query = _PHRASE_OR_DASHES.sub(_without_rules, text.translate(_QUOTES)).strip()
     if not query:
         raise Refused(ErrorCode.EMPTY_QUERY)
-    if len(query.encode()) > bounds.QUERY_MAX_BYTES:
-        raise BoundExceeded(ErrorCode.SEARCH_QUERY_TOO_LONG)
     return query
+
+
+def _without_rules(found: re.Match[str]) -> str:
+    """Return a phrase as it is, and a dash that excludes; a space for any other dashes."""
+    if found["phrase"]:
+        return f"{found['phrase']} "
+    return " -" if found["excludes"] else " "
 
 
 async def search(

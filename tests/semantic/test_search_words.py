@@ -5,10 +5,21 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
+from recovery.errors import Refused
+from recovery.executor import in_thread
 from semantic import bounds, candidates
 from semantic.evidence import classify
 from semantic.search import Scope
-from tests.semantic.searching import by_words, conversation_of, look, texts
+from tests.factories import MessageFactory, TextChunkFactory, TurnFactory, fence_of
+from tests.semantic.searching import (
+    by_words,
+    conversation_of,
+    derive,
+    look,
+    texts,
+)
+from turns.models import Turn
+from turns.transitions import finish_turn
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,6 +61,38 @@ async def test_words_are_met_as_a_person_writes_them(query: str, expected: list[
         "A big hat.", "Die heiße Suppe.",
     )  # fmt: skip
     assert sorted(texts(await by_words(query, Scope(mine.owner_id)))) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("boat - big", ["A big red boat.", "A red and big boat."]),
+        ("--red boat", ["A big red boat.", "A red and big boat."]),
+        ("boat -(hat)", ["A big hat.", "A big red boat.", "A red and big boat."]),
+        ("boat -red", []),
+        ('"red boat"-hat', []),
+        ("boat\u00a0-red", []),
+        ("boat -\u201cred boat\u201d", ["A red and big boat."]),
+        ("\u00abbig red\u00bb", ["A big red boat."]),
+        ("\u201ered boat\u201c", ["A big red boat."]),
+        ("- boat\n- red", ["A big red boat.", "A red and big boat."]),
+        ("| boat |" + " --- |" * 40, ["A big red boat.", "A red and big boat."]),
+        (" ".join(["-nothing"] * 40) + " boat", ["A big red boat.", "A red and big boat."]),
+        ("boat " + "-" * 400, ["A big red boat.", "A red and big boat."]),
+    ],
+)
+async def test_a_dash_excludes_the_word_right_behind_it_and_else_means_nothing(
+    query: str, expected: list[str]
+) -> None:
+    mine = await conversation_of("A big red boat.", "A red and big boat.", "A big hat.")
+    assert sorted(texts(await by_words(query, Scope(mine.owner_id)))) == (expected)
+
+
+@pytest.mark.parametrize("query", ["---", "- -- -", " \u00a0-"])
+async def test_dashes_alone_look_for_nothing(query: str) -> None:
+    with pytest.raises(Refused) as refused:
+        await by_words(query, Scope(1))
+    assert refused.value.code == "empty_query"
 
 
 async def test_who_quotes_or_excludes_gets_nothing_else_by_meaning() -> None:
@@ -107,3 +150,31 @@ async def test_a_phrase_is_looked_for_in_the_best_by_its_words_and_no_further_do
         monkeypatch.setattr(bounds, "PHRASE_CANDIDATES", looked_at)
         assert len((await by_words('"red boat"', scope)).hits) == found
         assert len((await by_words('red -"red boat"', scope)).hits) == left
+
+
+async def test_an_answer_that_ended_after_it_was_asked_takes_up_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "CANDIDATES", 2)
+    mine = await conversation_of("A boat, some sails and a long rope.", "A boat, some sails.")
+
+    def begin() -> tuple[Turn, int]:
+        turn = TurnFactory.create(conversation=mine, running=True, asked=True)
+        asking = MessageFactory.create(conversation=mine, text="Which one?")
+        return turn, asking.pk
+
+    def end(turn: Turn) -> None:
+        TextChunkFactory.create(turn=turn, text="Boat")
+        finish_turn(fence_of(turn), Turn.State.COMPLETED, last_seq=1)
+        derive()
+
+    turn, asking = await in_thread(begin)
+    scope = Scope(mine.owner_id, before_message_id=asking)
+    before = await look("boat", scope)
+    assert len(before.hits) == 2
+    await in_thread(end, turn)
+    after = await look("boat", scope)
+    assert [(hit.message_id, hit.score) for hit in after.hits] == [
+        (hit.message_id, hit.score) for hit in before.hits
+    ]
+    assert "Boat" in texts(await look("boat", Scope(mine.owner_id)))
