@@ -11,6 +11,7 @@ from tests.factories import fence_of, request_facts
 from tests.support.job_transitions import adopted, call, complete, requested
 from tests.support.jobs import every_job_row
 from turns.models import Conversation
+from turns.transitions import CallOutcome
 from work import bounds
 from work.limits import JobLimits
 from work.models import JobReport, WorkJob, WorkProviderStep, WorkStep
@@ -18,6 +19,7 @@ from work.transitions import (
     append_report,
     finish_step,
     last_provider_step,
+    move_steps,
     provider_step_at,
     report_of,
     running_steps,
@@ -227,6 +229,23 @@ def test_an_outcome_is_stored_once(fence: Fence) -> None:
             finish_step(fence, step.pk, state, result=result)
         assert refused.value.code == ErrorCode.TOOL_OUTCOME_CONFLICT
     assert every_job_row() == before
+
+
+def test_two_outcomes_of_one_call_are_a_conflict_and_neither_is_stored(fence: Fence) -> None:
+    [step] = requested(fence)
+    start_step(fence, step.pk)
+    before = every_job_row()
+    one, another = (
+        CallOutcome.of(step.pk, State.SUCCEEDED, result=text) for text in ("one", "another")
+    )
+
+    with pytest.raises(Refused) as refused:
+        move_steps(fence, ended=[one, another])
+
+    assert refused.value.code == ErrorCode.TOOL_OUTCOME_CONFLICT
+    assert every_job_row() == before
+    move_steps(fence, ended=[one, one])
+    assert WorkStep.objects.get().result == "one"
 
 
 def test_a_call_that_was_not_started_does_not_succeed(fence: Fence) -> None:

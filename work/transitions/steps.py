@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.db import connection
 
 from recovery.arrays import array
-from recovery.errors import ErrorCode, IllegalTransition
+from recovery.errors import ErrorCode, IllegalTransition, Refused
 from recovery.fences import Fence
 from recovery.statements import MOVED_SQL, run
 from turns import events
@@ -97,8 +97,9 @@ def move_steps(
         IllegalTransition: one of `starting` was started before, or has ended; or a call that
             was not started has an outcome. Every other outcome is stored, nothing was started.
         Refused: `tool_outcome_conflict`, a call has another outcome. Every other outcome is
-            stored, nothing was started.
+            stored, nothing was started. Where two are given for one call nothing was written.
     """
+    _require_one_each(ended)
     stored, started = _move(fence, ended, starting)
     if not stored and not started:
         refused = refusal(fence, "a call does not wait to be started")
@@ -142,6 +143,14 @@ def _move(
     if rows:
         events.announce_on_commit(rows[0][0])
     return stored, started
+
+
+def _require_one_each(ended: Sequence[CallOutcome]) -> None:
+    """Return when no call has two outcomes: the statement would take either."""
+    told: dict[int, CallOutcome] = {}
+    for outcome in ended:
+        if told.setdefault(outcome.step_id, outcome) != outcome:
+            raise Refused(ErrorCode.TOOL_OUTCOME_CONFLICT)
 
 
 def _require_stored(fence: Fence, outcomes: Sequence[CallOutcome]) -> None:
