@@ -186,9 +186,9 @@ class Stack:
         )
 
     def _environment(self) -> dict[str, str]:
+        # `DJANGO_SETTINGS_MODULE` too: one that adds apps to ours holds for every process
         environment = {
             **os.environ,
-            "DJANGO_SETTINGS_MODULE": "config.settings",
             "HOLDFAST_HOME": str(self.home.path),
             "DATABASE_URL": self.database_url,
             "SECRET_KEY": settings.SECRET_KEY,

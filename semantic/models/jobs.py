@@ -50,8 +50,8 @@ class SemanticJob(OfMessage):
     high bits stand in `write_mark`, which every write moves (recovery/fences.py), so that the
     holder of an earlier attempt is refused. A job completes only together with its vector.
     After a provider's failure another job, of the next `round`, may follow once `retry_at` has
-    come; `retry_at` is cleared when it has, or need not any more. It goes with its message, or
-    once its manifest is retired.
+    come; `retry_at` is cleared when it has, or need not any more. It goes with its message,
+    and that of a retired manifest with its vector, or undone; what ended without one stays.
     """
 
     class State(models.TextChoices):

@@ -13,8 +13,8 @@ from semantic.models.scope import is_kept
 
 
 class SemanticReceipt(models.Model):
-    """How one attempt of one job ended. Append-only; it outlives job and message, and can be
-    removed only when the message is gone.
+    """How one attempt of one job ended; one whose worker died leaves none. Append-only; it
+    outlives job and message, and can be removed only when the message is gone.
 
     It holds ids, counts and codes: no text, no digest of one, nothing a provider said.
     `invalidated` is written when the attempt's message had changed by the time it was done, or

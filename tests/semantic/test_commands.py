@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,17 @@ def test_a_rebuild_begins_the_first_manifest_too(embedder: ScriptedEmbedder) -> 
     said("one")
     assert rebuilt()["generation"] == 1
     assert Manifest.objects.get().state == "active"
+
+
+def test_a_rebuild_says_when_another_model_is_to_answer(embedder: ScriptedEmbedder) -> None:
+    active(embedder)
+    heard = StringIO()
+    call_command("semantic_rebuild", stdout=StringIO(), stderr=heard)
+    assert heard.getvalue() == ""
+    was = f"{embedder.identity.provider} {embedder.identity.model}"
+    embedder.identity = replace(embedder.identity, model="another")
+    call_command("semantic_rebuild", stdout=StringIO(), stderr=heard)
+    assert f"The model changes: {was} answers now" in heard.getvalue()
 
 
 def test_the_old_vectors_answer_while_the_provider_is_away_and_the_next_run_goes_on(

@@ -13,6 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from recovery.commands import OperatorCommand
 from recovery.errors import ProviderFailed
+from semantic.embedders import factory
 from semantic.models import Manifest
 from semantic.rebuilding import Rebuilt, rebuild
 from semantic.transitions import Progress
@@ -50,6 +51,7 @@ class Command(OperatorCommand):
             # events of what goes well would tear the bar, and say what it says
             structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(WARNING))
         try:
+            self._tell_of_change()
             rebuilt = asyncio.run(rebuild(SemanticWorker(), self._show if self._bar else None))
         except ProviderFailed as error:
             raise CommandError(f"the embedder cannot be used: {error.code.label}") from error
@@ -64,6 +66,20 @@ class Command(OperatorCommand):
             self.stdout.write(_sentence(rebuilt))
         if not rebuilt.activated:
             raise SystemExit(EXIT_UNFINISHED)
+
+    def _tell_of_change(self) -> None:
+        """Say when another model is to answer: a shell may lack what the workers are told."""
+        answering = Manifest.objects.filter(state=Manifest.State.ACTIVE).first()
+        wanted = factory.from_settings().identity
+        if answering is None:
+            return
+        now = f"{answering.provider} {answering.model}"
+        next_ = f"{wanted.provider} {wanted.model}"
+        if now != next_:
+            self.stderr.write(
+                f"The model changes: {now} answers now, {next_} will. "
+                "Workers and web processes need the same EMBEDDINGS_* settings."
+            )
 
     def _show(self, manifest: Manifest, progress: Progress) -> None:
         share = progress.done / progress.total if progress.total else 1.0
