@@ -87,7 +87,7 @@ def test_it_says_that_only_words_were_compared_before_anything_is_derived(
     box.look("boat")
     expect(box.results).to_have_count(1)
     expect(box.honest).to_be_visible()
-    expect(box.honest).to_contain_text("Search by meaning is not available right now.")
+    expect(box.honest).to_contain_text("Nothing could be compared by meaning right now.")
 
 
 def test_the_keys_open_it_walk_through_it_and_close_it(
