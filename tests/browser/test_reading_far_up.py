@@ -62,6 +62,14 @@ class Reader:
         expect(results).to_have_count(1)
         results.click()
 
+    def led_up(self, conversation: Conversation, count: int, *, named: int) -> Message:
+        """Open a conversation of `count` numbered messages, and be led to the one named."""
+        found = fill(conversation, count, named=named)
+        self.person.open_conversation(conversation.pk)
+        self.look_for(WORD)
+        self.expect_led_to(found)
+        return found
+
     def message(self, message: Message) -> Locator:
         return self.page.locator(f"#thread > [data-id='{message.pk}']")
 
@@ -95,10 +103,7 @@ def reader(person: Person) -> Reader:
 def test_a_message_three_thousand_up_is_there_after_one_request_and_both_ways_lead_on(
     reader: Reader, person: Person, conversation: Conversation
 ) -> None:
-    found = fill(conversation, 3_100, named=99)
-    person.open_conversation(conversation.pk)
-    reader.look_for(WORD)
-    reader.expect_led_to(found)
+    found = reader.led_up(conversation, 3_100, named=99)
     assert reader.asked == [f"around={found.pk}"]
     assert reader.numbers == list(range(70, 130))
     reader.messages.first.scroll_into_view_if_needed()
@@ -125,10 +130,7 @@ def test_back_at_the_newest_what_happens_is_followed_again(
     start_worker: WorkerStarter,
     model: Simulator,
 ) -> None:
-    found = fill(conversation, 300, named=20)
-    person.open_conversation(conversation.pk)
-    reader.look_for(WORD)
-    reader.expect_led_to(found)
+    reader.led_up(conversation, 300, named=20)
     reader.latest.click()
     expect(person.box).to_be_focused()
     expect(reader.latest).to_be_hidden()
@@ -193,10 +195,7 @@ def test_scrolled_down_to_the_end_it_is_the_end_again(
     start_worker: WorkerStarter,
     model: Simulator,
 ) -> None:
-    found = fill(conversation, 200, named=80)
-    person.open_conversation(conversation.pk)
-    reader.look_for(WORD)
-    reader.expect_led_to(found)
+    found = reader.led_up(conversation, 200, named=80)
     reader.message(found).get_by_role("button", name="Correct your message").focus()
     for number in (139, 169, 199):
         reader.messages.last.scroll_into_view_if_needed()
@@ -230,10 +229,7 @@ def test_who_sends_is_led_to_the_end(
     start_worker: WorkerStarter,
     model: Simulator,
 ) -> None:
-    found = fill(conversation, 300, named=20)
-    person.open_conversation(conversation.pk)
-    reader.look_for(WORD)
-    reader.expect_led_to(found)
+    reader.led_up(conversation, 300, named=20)
     model.script(answer("Marguerite."))
     start_worker()
     person.ask("What was her name?")
