@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from django.db import connection
 from pytest_django.fixtures import Settings
 
 from recovery.executor import in_thread
@@ -19,9 +18,9 @@ from tests.simulators.client import Simulator
 from tests.simulators.responses_wire import answer, tool_calls
 from tests.support.job_serving import provider_steps_of, serving_jobs, steps_of, told
 from tests.support.jobs import place_for, post_call, require_job_terminal
+from tests.support.late_commits import let_arrive_once_asked_again
 from tests.support.pgproxy import Proxy, When
 from tests.support.rivals import Gate, gate
-from tests.support.waiting import wait_until
 
 __all__ = ["lossy"]
 
@@ -59,16 +58,6 @@ def _told_by_text(settings: Settings) -> None:
     settings.DATABASE_POOLED = True
 
 
-def waiting_for_locks() -> int:
-    """Return how many sessions PostgreSQL holds up behind others."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-        return int(cursor.fetchone()[0])
-
-
 @pytest.mark.usefixtures("_told_by_text")
 @pytest.mark.parametrize("when", ["before", "after", "late"])
 @pytest.mark.parametrize("transition", TRANSITIONS, ids=lambda transition: transition.name)
@@ -87,17 +76,6 @@ async def test_a_transition_of_unknown_outcome_is_settled_and_no_effect_is_repea
     model.script(tool_calls(*calls), answer("Posted.", response_id="resp_2"))
     gates: list[Gate] = []
 
-    def let_arrive_once_asked_again() -> None:
-        """Let the first attempt go on when the second waits behind it."""
-        try:
-            assert lossy.lost.wait(10)
-            wait_until(lambda: waiting_for_locks() >= 2, "both wait", seconds=10)
-        finally:
-            for each in gates:
-                each.open()
-            lossy.let_arrive()
-            connection.close()
-
     with ExitStack() as stack:
 
         def hold() -> None:
@@ -109,7 +87,7 @@ async def test_a_transition_of_unknown_outcome_is_settled_and_no_effect_is_repea
                 job = await runtime.ask("Post it.", conversation)
                 lossy.arm(transition.nth, when, statement=transition.text, hold=hold)
                 if when == "late":
-                    arrival = asyncio.to_thread(let_arrive_once_asked_again)
+                    arrival = asyncio.to_thread(let_arrive_once_asked_again, lossy, gates)
                     job, _ = await asyncio.gather(runtime.serve(job), arrival)
                 else:
                     job = await runtime.serve(job)

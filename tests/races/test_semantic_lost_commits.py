@@ -22,9 +22,9 @@ from semantic.models import Embedding, Manifest, SemanticJob, SemanticReceipt
 from semantic.worker import Drained
 from tests.contract.test_unknown_commits import lossy, reopen_connections
 from tests.support.embedding import ScriptedEmbedder, active, expire_leases, said, worker_for
+from tests.support.late_commits import let_arrive_once_asked_again
 from tests.support.pgproxy import Proxy, When
 from tests.support.rivals import Gate, gate
-from tests.support.waiting import wait_until
 
 __all__ = ["lossy"]
 
@@ -41,10 +41,6 @@ LAST: Final = {
     "attempt, outcome, error_code) SELECT id, message_id, 1, 1, 'failed', 'x' "
     "FROM semantic_semanticjob",
 }
-WAITING: Final = (
-    "SELECT count(*) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND wait_event_type = 'Lock'"
-)
 END_ALL_OTHERS: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -78,13 +74,6 @@ def told() -> list[tuple[str, int]]:
     return [(receipt.outcome, receipt.attempt) for receipt in receipts]
 
 
-def waiting_for_locks() -> int:
-    """Return how many sessions PostgreSQL holds up behind others."""
-    with connection.cursor() as cursor:
-        cursor.execute(WAITING)
-        return int(cursor.fetchone()[0])
-
-
 async def drained(
     lossy: Proxy, database_url: str, embedder: ScriptedEmbedder, when: When, *, statement: bytes
 ) -> Drained:
@@ -94,16 +83,6 @@ async def drained(
     """
     gates: list[Gate] = []
 
-    def let_arrive_once_asked_again() -> None:
-        try:
-            assert lossy.lost.wait(10)
-            wait_until(lambda: waiting_for_locks() >= 2, "both wait", seconds=10)
-        finally:
-            for each in gates:
-                each.open()
-            lossy.let_arrive()
-            connection.close()
-
     with ExitStack() as stack:
 
         def hold() -> None:
@@ -112,7 +91,7 @@ async def drained(
         lossy.arm(1, when, statement=statement, hold=hold)
         passing = worker_for(embedder).drain()
         if when == "late":
-            arrival = asyncio.to_thread(let_arrive_once_asked_again)
+            arrival = asyncio.to_thread(let_arrive_once_asked_again, lossy, gates)
             result, _ = await asyncio.gather(passing, arrival)
         else:
             result = await passing
