@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import datetime
 import re
-import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
-import psycopg
 from django.db import InterfaceError, OperationalError, connection
-from psycopg.adapt import Dumper
-from psycopg.pq import Format
 
 from recovery import statements
 from semantic import bounds, candidates
 from semantic.candidates import Scope, Some, Vectors
 from semantic.embedders.embedder import Vector
 from semantic.models import Manifest
+from semantic.vectors import VectorBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,30 +203,6 @@ def asked(
         limit=limit,
     )
     return statement, {**candidates.values(query, scope, some), "planned": True}
-
-
-class VectorBytes:
-    """A parameter of type `vector`: write `%(name)s::vector`. As text it takes a tenth of the
-    time of a search to write and to read."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, vector: Vector) -> None:
-        self.data = struct.pack("!HH", len(vector), 0) + vector.astype(">f4").tobytes()
-
-
-class _VectorDumper(Dumper):
-    """Leaves the type of the parameter to its cast."""
-
-    format = Format.BINARY
-    oid = 0
-
-    def dump(self, obj: VectorBytes) -> bytes:
-        """Return the bytes made before."""
-        return obj.data
-
-
-psycopg.adapters.register_dumper(VectorBytes, _VectorDumper)
 
 
 def _ranked(statement: str, values: Mapping[str, Any], some: Some | None) -> Ranked:

@@ -1,6 +1,7 @@
 """Vectors on their way to the database, as the bytes that pgvector reads.
 
-As text a vector of 256 numbers takes longer to write and to read than all else about its row.
+As text a vector of 256 numbers takes longer to write and to read than all else about its row,
+and a tenth of the time of a search.
 """
 
 from __future__ import annotations
@@ -20,8 +21,19 @@ from psycopg.types import TypeInfo
 
 # The type is an extension's, so each database numbers it itself; arrays must say the number.
 _type_numbers: Final[WeakKeyDictionary[Any, int]] = WeakKeyDictionary()
+# How many numbers, and two bytes that mean nothing.
+_HEADER: Final = struct.Struct("!HH")
 # One dimension, no nulls, the type of the elements; how many, counted from one.
 _ARRAY_HEADER: Final = struct.Struct("!iiIii")
+
+
+class VectorBytes:
+    """A parameter of type `vector`: write `%(name)s::vector`."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, vector: NDArray[np.float32]) -> None:
+        self.data = _HEADER.pack(len(vector), 0) + vector.astype(">f4").tobytes()
 
 
 class VectorArray:
@@ -46,18 +58,19 @@ class VectorArray:
         self.data = _ARRAY_HEADER.pack(1, 0, _type_number(), count, 1) + rows.tobytes()
 
 
-class _VectorArrayDumper(Dumper):
+class _BytesDumper(Dumper):
     """Leaves the type of the parameter to its cast."""
 
     format = Format.BINARY
     oid = 0
 
-    def dump(self, obj: VectorArray) -> bytes:
+    def dump(self, obj: VectorBytes | VectorArray) -> bytes:
         """Return the bytes made before."""
         return obj.data
 
 
-psycopg.adapters.register_dumper(VectorArray, _VectorArrayDumper)
+psycopg.adapters.register_dumper(VectorBytes, _BytesDumper)
+psycopg.adapters.register_dumper(VectorArray, _BytesDumper)
 
 
 def _type_number() -> int:

@@ -28,9 +28,8 @@ from semantic.embedders.embedder import Purpose, Vector
 from semantic.embedders.wordllama import WordLlamaEmbedder
 from semantic.models import Manifest
 from semantic.models.messages import WORDS_SQL
-from semantic.ranking import VectorBytes
 from semantic.search import Scope, search
-from semantic.vectors import VectorArray
+from semantic.vectors import VectorArray, VectorBytes
 from tests.benchmarks.databases import Place
 from tests.benchmarks.fill import unguarded
 from tests.benchmarks.measuring import median, percentile

@@ -12,8 +12,8 @@ from recovery.executor import in_thread
 from semantic import bounds, candidates, indexes, ranking, search
 from semantic.candidates import Vectors
 from semantic.models import Manifest, MessageWords
-from semantic.ranking import VectorBytes
 from semantic.search import Results, Scope
+from semantic.vectors import VectorBytes
 from tests.factories import ConversationFactory, MessageFactory
 from tests.semantic.searching import KnowsMeanings, derive
 from turns.models import Conversation
