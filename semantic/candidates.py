@@ -28,8 +28,10 @@ _SAID: Final = "{query}::text"
 # is excluded that there is not, and the texts are looked at.
 _SAID_BUT_PHRASES: Final = r"""regexp_replace({query}::text,
     '!+\( ''(?:[^'']|'''')*''(?: <(?:-|\d+)> ''(?:[^'']|'''')*'')+ \)', '!''person ''', 'g')"""
-_MET: Final = """SELECT w.message_id, {rank} AS rank FROM semantic_messagewords w
-        WHERE w.words @@ ({words} && %(own)s::tsquery) AND {within}
+# What a function in FROM makes of the values alone is worked out once, when it is planned.
+_MET: Final = """SELECT w.message_id, {rank} AS rank
+        FROM semantic_messagewords w, CAST({words} AS tsquery) AS q (words)
+        WHERE w.words @@ (q.words && %(own)s::tsquery) AND {within}
         ORDER BY rank DESC, w.message_id DESC LIMIT {looked_at}"""
 _WORDED: Final = """worded AS MATERIALIZED (
     SELECT b.message_id, row_number() OVER (ORDER BY b.rank DESC, b.message_id DESC) AS place
@@ -69,7 +71,7 @@ _NEAREST: Final = """nearest AS MATERIALIZED (
 near AS (SELECT n.message_id, n.digest, 1 - n.distance AS similarity,
         row_number() OVER (ORDER BY n.distance, n.message_id DESC) AS place
     FROM nearest n {narrowed} WHERE n.distance <= 1 - {similarity_min}
-    ORDER BY place LIMIT {candidates})"""
+    ORDER BY n.distance, n.message_id DESC LIMIT {candidates})"""
 _FAR: Final = """nearest AS (SELECT WHERE false),
 near AS (SELECT 0::bigint AS message_id, '' AS digest, 0::float8 AS similarity,
     0::bigint AS place WHERE false)"""
@@ -114,6 +116,17 @@ class Scope:
             "asked_at": self.asked_at,
         }
         return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def outline(self) -> Scope:
+        """Return nobody's scope of the same conditions: the same SQL says them, whatever the
+        values are."""
+        return Scope(
+            0,
+            self.conversation_id and 0,
+            self.before_message_id and 0,
+            self.asked_at and datetime.datetime.min.replace(tzinfo=datetime.UTC),
+        )
 
     def within(self, row: str) -> str:
         """Return the SQL by which `row`, that has a person, is one of these messages."""
@@ -206,25 +219,24 @@ def by_vectors(scope: Scope, manifest: Manifest | None, vectors: Vectors) -> str
     )
 
 
-def by_words(query: str, scope: Scope, some: Some | None) -> str:
-    """Return the list `worded` of the statement."""
-    is_phrase = '"' in query
+def by_words(scope: Scope, *, is_some: bool, has_phrase: bool) -> str:
+    """Return the list `worded` of the statement: of what has all the words, or `is_some`."""
     then = _by_then(scope, "b")
-    if some is not None:
-        words, rank = "%(some)s::tsquery", _WEIGHT
+    if is_some:
+        words, rank = "%(some)s", _WEIGHT
         looked_at = SOME_WORDS * SOME_WORDS_MESSAGES
     else:
-        said = (_SAID_BUT_PHRASES if is_phrase else _SAID).format(query=_QUERY)
+        said = (_SAID_BUT_PHRASES if has_phrase else _SAID).format(query=_QUERY)
         words = _WORDS.format(query=_QUERY, said=said)
-        rank = f"ts_rank(w.words, {words}, 1)"
-        looked_at = bounds.PHRASE_CANDIDATES if is_phrase else bounds.CANDIDATES
+        rank = "ts_rank(w.words, q.words, 1)"
+        looked_at = bounds.PHRASE_CANDIDATES if has_phrase else bounds.CANDIDATES
     looked_at += _late(scope)
     met = _MET.format(rank=rank, words=words, within=scope.within("w"), looked_at=looked_at)
-    if some is not None:
+    if is_some:
         return _SOME_WORDED.format(
             met=met, joins=then, share=SOME_WORDS_SHARE, candidates=bounds.CANDIDATES
         )
-    joins = f"{_PHRASE.format(query=_QUERY) if is_phrase else ''} {then}".strip()
+    joins = f"{_PHRASE.format(query=_QUERY) if has_phrase else ''} {then}".strip()
     narrowed = joins and _NARROWED.format(joins=joins, candidates=bounds.CANDIDATES)
     return _WORDED.format(met=met, narrowed=narrowed)
 

@@ -15,6 +15,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 from django.db import InterfaceError, OperationalError, connection
@@ -76,17 +77,21 @@ _IS_THEIRS: Final = """EXISTS (SELECT FROM turns_conversation
     WHERE id = %(conversation)s AND owner_id = %(person)s)"""
 _IS_LARGE: Final = """EXISTS (SELECT FROM semantic_embedding e
     WHERE e.manifest_id = {manifest} AND {within} OFFSET {most})"""
+# Put in order before the texts are fetched: then only those of the best are.
 _RANK: Final = """WITH {lists}
 SELECT g.*, (SELECT count(*) FROM nearest), h.* FROM ground g LEFT JOIN LATERAL (
     SELECT m.id, m.conversation_id, m.role, m.created_at, m.digest, m.text,
-        (coalesce(1.0 / ({offset} + w.place), 0)
-            + coalesce(1.0 / ({offset} + n.place), 0))::float8 AS score,
-        w.message_id IS NOT NULL AS has_words, n.similarity
-    FROM worded w {join} JOIN near n ON n.message_id = w.message_id
-        JOIN turns_message m ON m.id = coalesce(w.message_id, n.message_id)
-            AND (n.digest IS NULL OR n.digest = m.digest)
+        r.score, r.has_words, r.similarity
+    FROM (SELECT coalesce(w.message_id, n.message_id) AS message_id,
+            coalesce(1::float8 / ({offset} + w.place), 0)
+                + coalesce(1::float8 / ({offset} + n.place), 0) AS score,
+            w.message_id IS NOT NULL AS has_words, n.similarity, n.digest
+        FROM worded w {join} JOIN near n ON n.message_id = w.message_id
+        ORDER BY score DESC, has_words DESC, message_id DESC) AS r
+        JOIN turns_message m ON m.id = r.message_id
+            AND (r.digest IS NULL OR r.digest = m.digest)
     WHERE m.state <> 'streaming'
-    ORDER BY score DESC, has_words DESC, m.id DESC LIMIT {limit}) AS h ON true"""
+    ORDER BY r.score DESC, r.has_words DESC, r.message_id DESC LIMIT {limit}) AS h ON true"""
 # Who quotes a phrase or excludes a word gets nothing else: vectors then only help to order.
 _OPERATORS: Final = re.compile(r'"|(?<!\S)-\w')
 # Who writes so has said what will do.
@@ -180,6 +185,31 @@ def asked(
     limit: int,
 ) -> tuple[str, dict[str, Any]]:
     """Return the statement that ranks, and its values but `vector`."""
+    statement = _written(
+        scope.outline,
+        manifest,
+        vectors,
+        is_some=some is not None,
+        has_phrase='"' in query,
+        must_fit=_OPERATORS.search(query) is not None,
+        limit=limit,
+    )
+    return statement, {**candidates.values(query, scope, some), "planned": True}
+
+
+@lru_cache(maxsize=256)
+def _written(
+    scope: Scope,
+    manifest: Manifest | None,
+    vectors: Vectors,
+    *,
+    is_some: bool,
+    has_phrase: bool,
+    must_fit: bool,
+    limit: int,
+) -> str:
+    """Return the text of the statement for all scopes of this outline. There are few of them,
+    and to write one takes longer than to bind its values."""
     is_large = "false"
     if manifest is not None and vectors is Vectors.FEW:
         is_large = _IS_LARGE.format(
@@ -190,19 +220,18 @@ def asked(
         is_large=is_large,
         planned=_PLANNED,
     )
-    statement = _RANK.format(
+    return _RANK.format(
         lists=", ".join(
             [
                 ground,
-                candidates.by_words(query, scope, some),
+                candidates.by_words(scope, is_some=is_some, has_phrase=has_phrase),
                 candidates.by_vectors(scope, manifest, vectors),
             ]
         ),
-        join="LEFT" if _OPERATORS.search(query) else "FULL",
+        join="LEFT" if must_fit else "FULL",
         offset=bounds.RECIPROCAL_RANK_OFFSET,
         limit=limit,
     )
-    return statement, {**candidates.values(query, scope, some), "planned": True}
 
 
 def _ranked(statement: str, values: Mapping[str, Any], some: Some | None) -> Ranked:

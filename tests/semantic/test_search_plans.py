@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.utils import timezone
 
 from recovery.executor import in_thread
 from semantic import bounds, candidates, indexes, ranking, search
@@ -40,6 +41,12 @@ _THEIR_VECTORS = """
     SELECT %(manifest)s, id, conversation_id, %(person)s, id, 1, digest, %(vector)s::vector
     FROM turns_message WHERE id > %(above)s
 """
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here bounds change: no statement may be that of before."""
+    monkeypatch.setattr(ranking, "_written", ranking._written.__wrapped__)
 
 
 @pytest.fixture
@@ -103,6 +110,14 @@ def test_a_search_touches_rows_of_its_own_person_alone(mine: Conversation, scope
             ) * node["Actual Loops"]
     # vectors are counted before they are compared
     assert tables == {"semantic_messagewords": MINE, "semantic_embedding": 2 * MINE}
+
+
+def test_the_texts_of_the_best_alone_are_fetched(mine: Conversation) -> None:
+    manifest = Manifest.objects.get(state="active")
+    best = MINE // 2
+    asked = ranking.asked("boat", Scope(mine.owner_id), manifest, Vectors.FEW, limit=best)
+    fetched = [node for node in explained(*asked) if node.get("Alias") == "m"]
+    assert [node["Actual Rows"] * node["Actual Loops"] for node in fetched] == [best]
 
 
 async def test_what_the_index_finds_is_what_comparing_each_would(
@@ -202,6 +217,34 @@ def test_words_are_made_by_the_database_of_complete_messages_by_the_plain_dictio
         told.pk: {"die", "boote", own},
     }
     assert "USING gin (words)" in index
+
+
+def test_what_is_asked_is_the_same_text_for_everybody_and_another_for_each_kind_of_scope() -> (
+    None
+):
+    """Sessions keep it, and so does the process."""
+    now = timezone.now()
+
+    def scopes(person: int) -> list[Scope]:
+        here, before = 10 * person, 100 * person
+        return [
+            Scope(person),
+            Scope(person, here),
+            Scope(person, None, before),
+            Scope(person, None, None, now),
+            Scope(person, here, before),
+            Scope(person, here, None, now),
+        ]
+
+    one, another = (
+        [ranking.asked("boat", scope, limit=11) for scope in scopes(person)]
+        for person in (3_001, 7_001)
+    )
+    assert [text for text, _ in one] == [text for text, _ in another]
+    assert len({text for text, _ in one}) == len(one)
+    for (text, values), scope in zip(one, scopes(3_001), strict=True):
+        assert "3001" not in text
+        assert values.items() >= scope.values.items()
 
 
 def test_a_statement_that_the_session_keeps_is_planned_for_each_person_anew(
