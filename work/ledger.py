@@ -9,6 +9,7 @@ from typing import Final
 
 from recovery.errors import BoundExceeded, ErrorCode
 from recovery.fences import Fence
+from recovery.statements import stored
 from turns.models.steps import ToolStepFields
 from turns.providers.types import Completed, TextRequest
 from turns.requests import Requests
@@ -132,7 +133,8 @@ class JobLedger:
             started = transitions.move_steps(self._fence, ended=ended, starting=starts)
         if is_to_stop:
             raise WindingUp
-        return started
+        asked = {step.pk: step for step in starting}
+        return [stored(WorkStep, vars(step), earlier=asked[step.pk]) for step in started]
 
     def running_calls(self, steps: Sequence[ToolStepFields]) -> Sequence[WorkStep] | None:
         """Return the steps if they run."""

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
+from pytest_django import DjangoAssertNumQueries
 
-from recovery.statements import MOVED_SQL, run
+from recovery.statements import MOVED_SQL, run, stored
 from tests.factories import UserFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -51,3 +52,26 @@ def test_any_other_refusal_is_told(place: AbstractContextManager[object]) -> Non
 
     with pytest.raises(IntegrityError), place:
         run(TAKE_NAME, {"id": second.pk, "name": first.username})
+
+
+def test_a_stored_row_reads_what_is_not_known_of_it() -> None:
+    user = UserFactory.create(first_name="Ada", last_name="King")
+
+    row = stored(User, {"id": user.pk, "first_name": "Augusta"})
+
+    assert (row.first_name, row.last_name) == ("Augusta", "King")
+    assert row == user
+    row.save(update_fields=["first_name"])
+    assert User.objects.get().first_name == "Augusta"
+
+
+def test_a_row_read_before_knows_what_it_was_then_and_what_is_new(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    user = UserFactory.create(first_name="Ada", last_name="King")
+
+    with django_assert_num_queries(0):
+        row = stored(User, {"id": user.pk, "first_name": "Augusta"}, earlier=user)
+        assert (row.first_name, row.last_name) == ("Augusta", "King")
+
+    assert user.first_name == "Ada"

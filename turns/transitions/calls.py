@@ -129,7 +129,10 @@ def store_calls(
         if wanted.sequence > limits.tool_calls_hard_stop:
             raise BoundExceeded(ErrorCode.TOOL_CALL_LIMIT_REACHED)
         if wanted.sequence > limits.tool_calls:
-            _store_ended(wanted, ToolStep.State.FAILED, ErrorCode.TOOL_CALL_LIMIT_REACHED)
+            code = ErrorCode.TOOL_CALL_LIMIT_REACHED
+            for name, value in _ended(ToolStep.State.FAILED, code).items():
+                setattr(wanted, name, value)
+            wanted.finished_at = Now()
         fresh.append(wanted)
     if fresh:
         model._default_manager.bulk_create(fresh)
@@ -149,35 +152,55 @@ def steps_called(
 
 def step_of(model: type[StepT], call: RequestedCall, born: Mapping[str, Any]) -> StepT:
     """Return the step of a call as it is to be stored, without its sequence."""
-    arguments = storable(call.arguments)
-    made = model(
-        call_id=storable(call.call_id),
-        item_id=storable(call.item_id),
-        name=cut_utf8(storable(call.name), bounds.TOOL_NAME_MAX_BYTES),
-        effect=call.effect,
-        arguments=arguments,
-        arguments_digest=arguments_digest(arguments),
-        invocation_key=uuid4(),
-        **born,
-    )
-    if call.state != ToolStep.State.REQUESTED:
-        _store_ended(made, call.state, call.error_code, call.result)
-    if len(arguments.encode()) > bounds.TOOL_ARGUMENTS_MAX_BYTES:
-        made.arguments = ""
-        _store_ended(made, ToolStep.State.FAILED, ErrorCode.INVALID_TOOL_ARGUMENTS)
+    made = model(**columns_of(call), **born)
+    if made.state != ToolStep.State.REQUESTED:
+        made.finished_at = Now()
     return made
 
 
-def _store_ended(
-    step: ToolStepFields, state: ToolStep.State, error_code: ErrorCode | None, result: str = ""
-) -> None:
-    """Make `step` one that was never started and never will be."""
+def columns_of(call: RequestedCall) -> dict[str, Any]:
+    """Return what a step has of its call, by column. One past its bounds is stored failed."""
+    arguments = storable(call.arguments)
+    columns = {
+        "call_id": storable(call.call_id),
+        "item_id": storable(call.item_id),
+        "name": cut_utf8(storable(call.name), bounds.TOOL_NAME_MAX_BYTES),
+        "effect": call.effect,
+        "arguments": arguments,
+        "arguments_digest": arguments_digest(arguments),
+        "invocation_key": uuid4(),
+        **_WAITING,
+    }
+    if call.state != ToolStep.State.REQUESTED:
+        columns |= _ended(call.state, call.error_code, call.result)
+    if len(arguments.encode()) > bounds.TOOL_ARGUMENTS_MAX_BYTES:
+        code = ErrorCode.INVALID_TOOL_ARGUMENTS
+        columns |= {"arguments": "", **_ended(ToolStep.State.FAILED, code)}
+    return columns
+
+
+_WAITING: Final = {
+    "state": ToolStep.State.REQUESTED,
+    "error_code": "",
+    "result": "",
+    "result_digest": "",
+    "result_bytes": 0,
+}
+
+
+def _ended(
+    state: ToolStep.State, error_code: ErrorCode | None, result: str = ""
+) -> dict[str, Any]:
+    """Return the columns of a step that was never started and never will be."""
     ToolStep.LIFECYCLE.require(ToolStep.State.REQUESTED, state)
     kept = bounded_result(result)
-    step.state = state
-    step.error_code = error_code or ErrorCode.TOOL_FAILED
-    step.result, step.result_digest, step.result_bytes = kept.text, kept.digest, kept.bytes
-    step.finished_at = Now()
+    return {
+        "state": state,
+        "error_code": (error_code or ErrorCode.TOOL_FAILED).value,
+        "result": kept.text,
+        "result_digest": kept.digest,
+        "result_bytes": kept.bytes,
+    }
 
 
 def _identity(step: ToolStepFields) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from recovery.arrays import array
 from recovery.errors import ErrorCode, IllegalTransition
 from recovery.fences import GENERATION_SHIFT_BITS, NEXT_MARK_SQL, WRITE_COUNT_MASK, Fence
-from recovery.statements import MOVED_SQL, known_row, run
+from recovery.statements import MOVED_SQL, run, stored
 from turns import events
 from turns.models import Conversation
 from work import bounds
@@ -200,7 +200,7 @@ def finish_jobs(fences: Sequence[Fence], state: WorkJob.State) -> list[WorkJob]:
 
 def _announced(rows: Iterable[tuple[Any, ...]]) -> list[WorkJob]:
     """Return the completed jobs, whose other columns are read when somebody asks."""
-    jobs = [known_row(WorkJob, **dict(zip(_ENDED_COLUMNS, row, strict=True))) for row in rows]
+    jobs = [stored(WorkJob, dict(zip(_ENDED_COLUMNS, row, strict=True))) for row in rows]
     for job in jobs:
         events.announce_on_commit(job.conversation_id)
     return jobs

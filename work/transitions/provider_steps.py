@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models.functions import Now
 
 from recovery.arrays import array
 from recovery.bounds import storable
 from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition
 from recovery.fences import GENERATION_SHIFT_BITS, Fence, claimed_mark
-from recovery.statements import MOVED_SQL, run
+from recovery.statements import MOVED_SQL, run, stored
 from turns import events
 from turns.transitions import RequestedCall, RequestFacts
-from turns.transitions.calls import step_of, steps_called, store_calls
+from turns.transitions.calls import columns_of, steps_called, store_calls
 from work.limits import JobLimits
 from work.models import WorkJob, WorkProviderStep, WorkStep
 from work.transitions.locks import OWNED, STARTING, lock_owned, presented, refusal
 
-_FIELDS: Final = [field.attname for field in WorkProviderStep._meta.concrete_fields]
+# What the database tells of a step that begins.
+_BEGUN: Final = ("id", "job_id", "generation", "sequence", "state", "started_at")
 _START: Final = f"""
     WITH {STARTING}, born AS (
         INSERT INTO work_workproviderstep (job_id, generation, sequence, state, error_code,
@@ -35,12 +36,12 @@ _START: Final = f"""
         WHERE earlier.open = 0 AND earlier.count < (mine.budget ->> 'provider_steps')::int
             AND NOT EXISTS (SELECT FROM work_workstep s
                 WHERE s.job_id = %(job)s AND s.state IN ('requested', 'running'))
-        RETURNING {", ".join(_FIELDS)}
+        RETURNING {", ".join(_BEGUN)}
     )
     SELECT raised.id, born.* FROM raised LEFT JOIN born ON true
     WHERE {MOVED_SQL.format(moved="born.id IS NOT NULL")}
 """  # noqa: S608  constants
-# What a new step has of its call, with the type of each; and what it gets beside that.
+# What a new step has of its call, with the type of each.
 _CALL: Final = {
     "call_id": "text",
     "item_id": "text",
@@ -55,10 +56,8 @@ _CALL: Final = {
     "result_digest": "text",
     "result_bytes": "bigint",
 }
-_BORN: Final = (
-    "id", "job_id", "provider_step_id", "generation", "write_mark", "sequence",
-    "requested_at", "finished_at",
-)  # fmt: skip
+# What the database tells of each.
+_CALLED: Final = ("sequence", "id", "requested_at", "finished_at")
 # Where every call is new and within the limit, as nearly always; else each is judged by itself.
 _COMPLETE: Final = f"""
     WITH {OWNED}, fitting AS MATERIALIZED (
@@ -86,11 +85,11 @@ _COMPLETE: Final = f"""
         FROM completed CROSS JOIN fitting CROSS JOIN
             unnest({", ".join(f"%({name})s::{kind}[]" for name, kind in _CALL.items())})
             WITH ORDINALITY AS call({", ".join(_CALL)}, n)
-        RETURNING {", ".join(_BORN)}
+        RETURNING {", ".join(_CALLED)}
     )
     SELECT raised.id, called.*
     FROM raised LEFT JOIN completed ON true LEFT JOIN called ON true
-    WHERE {MOVED_SQL.format(moved="completed.id IS NOT NULL")} ORDER BY called.sequence
+    WHERE {MOVED_SQL.format(moved="completed.id IS NOT NULL")}
 """  # noqa: S608  constants
 
 
@@ -113,7 +112,7 @@ def start_provider_step(fence: Fence, request: RequestFacts) -> WorkProviderStep
         raise refused
     [(conversation_id, *values)] = started
     events.announce_on_commit(conversation_id)
-    return WorkProviderStep.from_db(connection.alias, _FIELDS, values)
+    return stored(WorkProviderStep, dict(zip(_BEGUN, values, strict=True)))
 
 
 def _used_up(job_id: int) -> bool:
@@ -153,11 +152,9 @@ def complete_provider_step(
             Nothing was written.
     """
     text = storable(text)
-    fresh = [step_of(WorkStep, call, {}) for call in calls]
-    if len({step.call_id for step in fresh}) == len(fresh):
-        columns: dict[str, Any] = {
-            name: array(getattr(step, name) for step in fresh) for name in _CALL
-        }
+    fresh = [columns_of(call) for call in calls]
+    if len({columns["call_id"] for columns in fresh}) == len(fresh):
+        arrays = {name: array(columns[name] for columns in fresh) for name in _CALL}
         response = {
             "request": step_id,
             "response_id": response_id,
@@ -166,12 +163,14 @@ def complete_provider_step(
             "anomaly_count": anomaly_count,
             "count": len(fresh),
         }
-        completed = run(_COMPLETE, presented(fence, **columns, **response))
+        completed = run(_COMPLETE, presented(fence, **arrays, **response))
         if completed:
             events.announce_on_commit(completed[0][0])
+            born = {"job_id": fence.pk, **_born(fence, step_id), "started_at": None}
+            told = sorted(row[1:] for row in completed if calls)
             return [
-                _stored(step, values)
-                for step, (_, *values) in zip(fresh, completed, strict=False)
+                stored(WorkStep, {**columns, **born, **dict(zip(_CALLED, row, strict=True))})
+                for columns, row in zip(fresh, told, strict=True)
             ]
     return _complete(
         fence,
@@ -182,14 +181,6 @@ def complete_provider_step(
         calls=calls,
         anomaly_count=anomaly_count,
     )
-
-
-def _stored(step: WorkStep, values: Sequence[Any]) -> WorkStep:
-    """Return a new step, which the database has now, with what it got there."""
-    for name, value in zip(_BORN, values, strict=True):
-        setattr(step, name, value)
-    step._state.adding, step._state.db = False, connection.alias
-    return step
 
 
 @transaction.atomic(durable=True)
@@ -225,9 +216,14 @@ def _complete(
         calls,
         of={"job_id": job.pk},
         limits=limits,
-        born={
-            "provider_step_id": step.pk,
-            "generation": fence.generation,
-            "write_mark": claimed_mark(fence.generation),
-        },
+        born=_born(fence, step.pk),
     )
+
+
+def _born(fence: Fence, provider_step_id: int) -> dict[str, int]:
+    """Return what a new step has beside its call."""
+    return {
+        "provider_step_id": provider_step_id,
+        "generation": fence.generation,
+        "write_mark": claimed_mark(fence.generation),
+    }

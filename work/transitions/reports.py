@@ -6,12 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from django.db import connection
-
 from recovery.bounds import cut_utf8, storable
 from recovery.errors import ErrorCode, IllegalTransition, Refused, StaleFence
 from recovery.fences import Fence
-from recovery.statements import MOVED_SQL, run
+from recovery.statements import MOVED_SQL, run, stored
 from turns import events
 from turns.digests import digest
 from work.limits import JobLimits
@@ -75,7 +73,7 @@ def append_report(fence: Fence, text: str) -> JobReport:
     if written:
         [(conversation_id, *values)] = written
         events.announce_on_commit(conversation_id)
-        return JobReport.from_db(connection.alias, _FIELDS, values)
+        return stored(JobReport, dict(zip(_FIELDS, values, strict=True)))
     refused = refusal(fence, "another report is written")
     known = JobReport.objects.filter(job_id=fence.pk, kind=JobReport.Kind.RESULT).first()
     if isinstance(refused, IllegalTransition) and known and known.digest == kept.digest:

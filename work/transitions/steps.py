@@ -6,14 +6,13 @@ What came of calls and the start of others are one statement, however many they 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final
-
-from django.db import connection
 
 from recovery.arrays import array
 from recovery.errors import ErrorCode, IllegalTransition, Refused
 from recovery.fences import Fence
-from recovery.statements import MOVED_SQL, run
+from recovery.statements import MOVED_SQL, run, stored
 from turns import events
 from turns.transitions.calls import CallOutcome
 from work.models import WorkStep
@@ -24,8 +23,8 @@ from work.transitions.locks import (
     refusal,
 )
 
-_FIELDS: Final = [field.attname for field in WorkStep._meta.concrete_fields]
-_COLUMNS: Final = ", ".join(f"s.{name}" for name in _FIELDS)
+# What a call gets by its start.
+_MOVED: Final = ("id", "state", "sequence", "write_mark", "started_at")
 # What is stored of an outcome, with the type of each.
 _OUTCOME: Final = {
     "step_id": "bigint",
@@ -59,7 +58,7 @@ _STARTED: Final = f"""
                 WHERE w.id = ANY(%(starting)s::bigint[]) AND w.job_id = %(job)s
                     AND w.state = 'requested')
             AND {{ready}}
-        RETURNING {_COLUMNS}
+        RETURNING {", ".join(f"s.{name}" for name in _MOVED)}
     )
 """  # noqa: S608  constants
 _ALL_STORED: Final = "cardinality(%(step_id)s::bigint[]) = (SELECT count(*) FROM ended)"
@@ -71,22 +70,21 @@ _END: Final = f"""
 _START: Final = f"""
     WITH {OWNED}, {_STARTED.format(ready="true")}
     SELECT raised.id, NULL, started.* FROM raised LEFT JOIN started ON true
-    WHERE {MOVED_SQL.format(moved="started.id IS NOT NULL")} ORDER BY started.sequence
+    WHERE {MOVED_SQL.format(moved="started.id IS NOT NULL")}
 """  # noqa: S608  constants
 _END_AND_START: Final = f"""
     WITH {OWNED}, {_ENDED}, {_STARTED.format(ready=_ALL_STORED)}
     SELECT raised.id, ended.id, started.*
     FROM raised LEFT JOIN (ended FULL JOIN started ON false) ON true
     WHERE {MOVED_SQL.format(moved="ended.id IS NOT NULL OR started.id IS NOT NULL")}
-    ORDER BY started.sequence
 """  # noqa: S608  constants
 
 
 def move_steps(
     fence: Fence, *, ended: Sequence[CallOutcome] = (), starting: Sequence[int] = ()
 ) -> list[WorkStep]:
-    """Store what came of calls and mark others as running, in one transaction; return these in
-    the order of their calls.
+    """Store what came of calls and mark others as running, in one transaction; return what that
+    changed of these, in the order of their calls. What they were before is read when asked for.
 
     Only who gets a step back may run its tool, and once. The same outcome again changes
     nothing. An outcome is kept even where nothing may be started any more.
@@ -100,12 +98,12 @@ def move_steps(
             stored, nothing was started. Where two are given for one call nothing was written.
     """
     _require_one_each(ended)
-    stored, started = _move(fence, ended, starting)
-    if not stored and not started:
+    known, started = _move(fence, ended, starting)
+    if not known and not started:
         refused = refusal(fence, "a call does not wait to be started")
         if not isinstance(refused, IllegalTransition):
             raise refused
-    missing = [outcome for outcome in ended if outcome.step_id not in stored]
+    missing = [outcome for outcome in ended if outcome.step_id not in known]
     if missing:
         _require_stored(fence, missing)
         # it was a repetition, so what is to be started has waited
@@ -134,15 +132,15 @@ def _move(
         rows = run(_END, presented(fence, **outcomes))
     else:
         rows = run(_END_AND_START, presented(fence, starting=waiting, **outcomes))
-    stored = {step_id for _, step_id, *_ in rows if step_id is not None}
+    known = {step_id for _, step_id, *_ in rows if step_id is not None}
     started = [
-        WorkStep.from_db(connection.alias, _FIELDS, values)
+        stored(WorkStep, dict(zip(_MOVED, values, strict=True)))
         for _, step_id, *values in rows
         if step_id is None
     ]
     if rows:
         events.announce_on_commit(rows[0][0])
-    return stored, started
+    return known, sorted(started, key=attrgetter("sequence"))
 
 
 def _require_one_each(ended: Sequence[CallOutcome]) -> None:
