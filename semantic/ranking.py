@@ -14,9 +14,9 @@ import datetime
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from django.db import InterfaceError, OperationalError, connection
 
@@ -28,8 +28,7 @@ from semantic.models import Manifest
 from semantic.vectors import VectorBytes
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A message of the person, and why it was found.
 
     `has_words`: all that the query asks for stands in it; `has_some_words`: no message has all,
@@ -241,7 +240,7 @@ def _ranked(statement: str, values: Mapping[str, Any], some: Some | None) -> Ran
     # no join promises to keep the order
     found.sort(key=lambda one: (one.score, one.has_words, one.message_id), reverse=True)
     if some is not None:
-        found = [replace(one, has_words=False, has_some_words=one.has_words) for one in found]
+        found = [one._replace(has_words=False, has_some_words=one.has_words) for one in found]
     return Ranked(is_theirs, manifest_id, is_large, compared, tuple(found))
 
 

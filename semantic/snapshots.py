@@ -7,7 +7,7 @@ derived since; one that was removed is missing, and so is one whose words were c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from django.core import signing
@@ -50,8 +50,7 @@ class Kept(NamedTuple):
 
     def of_it(self, message: Found) -> Found:
         """Return the message, read anew, as it was found then."""
-        return replace(
-            message,
+        return message._replace(
             score=self.score / PRECISION,
             has_words=self.has_words,
             similarity=None if self.similarity is None else self.similarity / PRECISION,
