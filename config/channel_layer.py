@@ -236,6 +236,8 @@ class _Loop:
             try:
                 if connection is None:
                     connection = await connect()
+                    # Notifying is a commit; no hint is worth a wait for the disk.
+                    await connection.execute("SET synchronous_commit = off")
                 await connection.execute(NOTIFY, [PG_CHANNEL, texts])
             except BaseException as error:
                 if connection is not None:

@@ -13,12 +13,12 @@ def array(values: Iterable[int | str | UUID | None]) -> str:
     ids of a batch, named in a dozen statements, that took longer than some of them. Cast it
     where the statement does not say the type: `%(ids)s::bigint[]`.
     """
-    return "{" + ",".join(map(_element, values)) + "}"
+    return "{" + ",".join([_element(value) for value in values]) + "}"
 
 
 def _element(value: int | str | UUID | None) -> str:
-    if value is None:
-        return "NULL"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return str(value)
+        if '"' in value or "\\" in value:
+            value = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{value}"'
+    return "NULL" if value is None else str(value)
