@@ -6,6 +6,7 @@ Identical to the library (0.4.0) to seven digits; `l2_supercat`, 256 dimensions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
@@ -50,12 +51,21 @@ class WordLlamaEmbedder(LocalEmbedder):
             ProviderFailed: the weights are not here, or not these.
         """
         inputs = self.identity.inputs([text], purpose)
-        return self._compute([inputs[0]])[0] if inputs else None
+        if not inputs:
+            return None
+        table, tokenizer = self._here()
+        beginning = inputs[0][:TEXT_MAX_CHARS]
+        encoding = tokenizer.encode(beginning, add_special_tokens=False)
+        # What `_compute` does for many, in half the time for one.
+        vector: Vector = table.take(encoding.ids, axis=0).sum(axis=0)
+        squared = float(vector.dot(vector))
+        if not squared:
+            return None
+        vector /= math.sqrt(squared)
+        return vector
 
     def _compute(self, texts: list[str]) -> Sequence[Vector | None]:
-        if self._loaded is None:
-            self._loaded = self._load()
-        table, tokenizer = self._loaded
+        table, tokenizer = self._here()
         beginnings = [text[:TEXT_MAX_CHARS] for text in texts]
         encodings = tokenizer.encode_batch_fast(beginnings, add_special_tokens=False)
         sums = np.zeros((len(texts), self.dimensions), np.float32)
@@ -68,6 +78,11 @@ class WordLlamaEmbedder(LocalEmbedder):
         for place in unknown:
             vectors[place] = None
         return vectors
+
+    def _here(self) -> tuple[NDArray[np.float32], Any]:
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
 
     def _load(self) -> tuple[NDArray[np.float32], Any]:
         tensors, tokenizer = self.weights.load()

@@ -250,8 +250,8 @@ def test_the_next_manifest_has_its_turn_where_people_go_on_talking() -> None:
 
     old.script, new.script = [talked] * 6, [had_its_turn] * 9
     asyncio.run(worker_for(old, new).drain())
-    # What waited before is done first: two batches of it, or a third where what was said meanwhile
-    # came before the claim ahead. From then on they take turns.
+    # What waited before is done first: two batches of it, or a third where what was said
+    # meanwhile came before the claim ahead. From then on they take turns.
     before = turns.index("next")
     assert before in (2, 3)
     assert turns[before : before + 4] == ["next", "answering", "next", "answering"]

@@ -117,6 +117,21 @@ async def test_what_is_about_the_same_is_nearer(embedder: LocalEmbedder) -> None
         assert text @ related > text @ unrelated + 0.15
 
 
+@pytest.mark.parametrize(
+    "text", [EXAMPLE, "boat", "", " \n", "🛶" * 3, "word " * 2_000, "\ud800"]
+)
+async def test_what_is_looked_up_at_once_is_what_would_be_embedded(
+    wordllama: WordLlamaEmbedder, text: str
+) -> None:
+    (embedded,) = await wordllama.embed([text], Purpose.QUERY)
+    looked_up = wordllama.looked_up(text, Purpose.QUERY)
+    if isinstance(embedded, str):
+        assert looked_up is None
+    else:
+        assert looked_up is not None
+        assert looked_up == pytest.approx(embedded, abs=1e-6)
+
+
 async def test_minilm_knows_the_order_of_words_and_wordllama_does_not(
     minilm: MiniLmEmbedder, wordllama: WordLlamaEmbedder
 ) -> None:
