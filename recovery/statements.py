@@ -26,8 +26,9 @@ _kept: Final = threading.local()
 
 M = TypeVar("M", bound=Model)
 
-# In the WHERE of a statement's last SELECT: true, or nothing is written (migration 0006).
-MOVED_SQL: Final = "recovery_moved({moved})"
+# In the WHERE of a statement's last SELECT: true, or nothing is written (migration 0006). The
+# function is called only to take it all back.
+MOVED_SQL: Final = "({moved} OR recovery_moved(false))"
 NOTHING_MOVED: Final = "HF001"
 
 

@@ -72,7 +72,7 @@ _HOLD: Final = f"""
     ), {_TAKE.format(this="j.id = %(job)s")}
 """  # noqa: S608  constants
 _TAKEN: Final = f"""
-    SELECT t.id, t.conversation_id, t.generation, t.claim_token
+    SELECT t.conversation_id, t.generation
     FROM held LEFT JOIN taken t ON true WHERE {MOVED_SQL.format(moved="t.id IS NOT NULL")}
 """  # noqa: S608  constants
 _CLAIM_FRESH: Final = f"{_HOLD.format(which='j.attempts = 0')} {_TAKEN}"
@@ -108,9 +108,14 @@ def claim_job(job_id: int, *, owner: UUID, token: UUID | None = None) -> Fence |
     running is interrupted. A caller that may lose the connection during the commit gives its
     own `token` and asks `claim_under` on a new one.
     """
-    claim = {"job": job_id, "owner": owner, "token": token or uuid4(), "kind": KIND}
-    fences = _announced(run(_CLAIM_FRESH, claim) or run(_CLAIM_RELEASED, claim))
-    return fences[0] if fences else None
+    token = token or uuid4()
+    claim = {"job": job_id, "owner": owner, "token": token, "kind": KIND}
+    claimed = run(_CLAIM_FRESH, claim) or run(_CLAIM_RELEASED, claim)
+    if not claimed:
+        return None
+    [(conversation_id, generation)] = claimed
+    events.announce_on_commit(conversation_id)
+    return Fence(job_id, generation, token)
 
 
 def claim_jobs(*, owner: UUID, limit: int) -> list[Fence]:
@@ -118,10 +123,7 @@ def claim_jobs(*, owner: UUID, limit: int) -> list[Fence]:
 
     After a lost connection `claims_of` tells which were committed.
     """
-    return _announced(run(_CLAIM_SOME, {"owner": owner, "limit": limit, "kind": KIND}))
-
-
-def _announced(claimed: list[tuple[int, int, int, UUID]]) -> list[Fence]:
+    claimed = run(_CLAIM_SOME, {"owner": owner, "limit": limit, "kind": KIND})
     for _, conversation_id, _, _ in claimed:
         events.announce_on_commit(conversation_id)
     return [Fence(pk, generation, token) for pk, _, generation, token in claimed]

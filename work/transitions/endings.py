@@ -66,10 +66,9 @@ _COMPLETES: Final = """
         AND NOT EXISTS (SELECT FROM work_workproviderstep p
             WHERE p.job_id = j.id AND p.state = 'started')
 """
-_TOLD: Final = (
-    "e.id, e.conversation_id, e.state, e.error_code, e.generation, e.finished_at, "
-    "e.ended_revision"
-)
+# What the database tells of a job that completed, and what every one of them is.
+_TOLD: Final = ("id", "conversation_id", "generation", "finished_at", "ended_revision")
+_COMPLETED: Final = {"state": WorkJob.State.COMPLETED, "error_code": ""}
 _ENDED: Final = f"""
     ended AS (
         UPDATE work_workjob j SET state = 'completed', finished_at = statement_timestamp(),
@@ -77,8 +76,7 @@ _ENDED: Final = f"""
             write_mark = (held.generation::bigint << {GENERATION_SHIFT_BITS})
                 | ((j.write_mark + 1) & {WRITE_COUNT_MASK})
         FROM held WHERE {{this}} AND {_COMPLETES}
-        RETURNING j.id, j.conversation_id, j.state, j.error_code, j.generation,
-            j.finished_at, j.ended_revision
+        RETURNING {", ".join(f"j.{name}" for name in _TOLD)}
     )
 """  # noqa: S608  constants
 # The report was appended before, by an owner nobody has followed; so it is in the snapshot.
@@ -110,7 +108,7 @@ _HELD: Final = f"""
     ), {_ENDED.format(this="j.id = %(job)s")}
 """  # noqa: S608  constants
 _TELL: Final = f"""
-    SELECT {_TOLD} FROM held LEFT JOIN ended e ON true
+    SELECT e.* FROM held LEFT JOIN ended e ON true
     WHERE {MOVED_SQL.format(moved="e.id IS NOT NULL")}
 """  # noqa: S608  constants
 _COMPLETE: Final = f"{_HELD.format(and_also='')}, {_SHOWN} {_TELL}"
@@ -132,17 +130,8 @@ _COMPLETE_SOME: Final = f"""
         UPDATE turns_conversation c SET revision = c.revision + 1
         WHERE c.id = ANY(ARRAY(SELECT conversation_id FROM ended))
     )
-    SELECT {_TOLD} FROM ended e
+    SELECT * FROM ended
 """  # noqa: S608  constants
-_ENDED_COLUMNS: Final = (
-    "id",
-    "conversation_id",
-    "state",
-    "error_code",
-    "generation",
-    "finished_at",
-    "ended_revision",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +189,9 @@ def finish_jobs(fences: Sequence[Fence], state: WorkJob.State) -> list[WorkJob]:
 
 def _announced(rows: Iterable[tuple[Any, ...]]) -> list[WorkJob]:
     """Return the completed jobs, whose other columns are read when somebody asks."""
-    jobs = [stored(WorkJob, dict(zip(_ENDED_COLUMNS, row, strict=True))) for row in rows]
+    jobs = [
+        stored(WorkJob, {**_COMPLETED, **dict(zip(_TOLD, row, strict=True))}) for row in rows
+    ]
     for job in jobs:
         events.announce_on_commit(job.conversation_id)
     return jobs
