@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from django.db import IntegrityError, connection
+from django.db import IntegrityError, connection, transaction
 from psycopg import errors
 
 from recovery import fences
@@ -199,6 +199,13 @@ ADD_LABEL = (
 )
 
 
+ADD_LABELS = (
+    "INSERT INTO parcels_label (parcel_id, generation, state, text) "
+    "SELECT id, generation, 'open', '' "
+    "FROM unnest(%s::bigint[], %s::int[]) AS asked (id, generation)"
+)
+
+
 def test_a_child_is_born_only_under_an_open_parent_of_its_generation() -> None:
     running, queued, ended = parcel(), parcel(state="queued"), parcel()
     run(END, ended.pk)
@@ -212,11 +219,20 @@ def test_one_stale_child_among_many_stops_the_statement() -> None:
     run(END, ended.pk)
     refused(
         "parcels_label_child_fence",
-        "INSERT INTO parcels_label (parcel_id, generation, state, text) "
-        "SELECT id, 1, 'open', '' FROM unnest(%s::bigint[]) AS id",
+        ADD_LABELS,
         [running.pk, ended.pk],
+        [1, 1],
     )
     assert Label.objects.count() == 0
+
+
+def test_a_child_carries_the_generation_of_its_own_parent_and_not_of_another() -> None:
+    first, second = parcel(labels=0), parcel(labels=0)
+    run(CLAIM, second.pk)
+    refused("parcels_label_child_fence", ADD_LABELS, [first.pk, second.pk], [2, 1])
+    refused("parcels_label_child_fence", ADD_LABELS, [first.pk, second.pk, first.pk], [1, 2, 2])
+    run(ADD_LABELS, [first.pk, second.pk, first.pk], [1, 2, 1])
+    assert Label.objects.count() == 3
 
 
 def test_a_child_inserted_while_recovery_closes_its_parent_is_refused(
@@ -233,6 +249,64 @@ def test_a_child_inserted_while_recovery_closes_its_parent_is_refused(
             waiting.result()
     writer.close()
     assert Label.objects.count() == 0
+
+
+def test_a_child_inserted_while_its_parent_is_claimed_is_refused(database_url: str) -> None:
+    row = parcel(labels=0)
+    writer = psycopg.connect(database_url, autocommit=True)
+    with psycopg.connect(database_url) as claimer, ThreadPoolExecutor(1) as pool:
+        claimer.execute(CLAIM, [row.pk])
+        waiting = pool.submit(writer.execute, ADD_LABEL, [row.pk, 1])
+        wait_until(lambda: _is_blocked(writer), "the insert waits for its parent")
+        claimer.commit()
+        with pytest.raises(errors.CheckViolation):
+            waiting.result()
+    writer.close()
+    assert Label.objects.count() == 0
+
+
+def test_a_child_inserted_while_its_owner_moves_the_parent_is_taken(database_url: str) -> None:
+    row = parcel(labels=0)
+    writer = psycopg.connect(database_url, autocommit=True)
+    with psycopg.connect(database_url) as owner, ThreadPoolExecutor(1) as pool:
+        owner.execute(
+            f"UPDATE parcels_parcel SET dispatch_count = 1, {COUNTED} WHERE id = %s", [row.pk]
+        )
+        waiting = pool.submit(writer.execute, ADD_LABEL, [row.pk, 1])
+        wait_until(lambda: _is_blocked(writer), "the insert waits for its parent")
+        owner.commit()
+        waiting.result()
+    writer.close()
+    assert Label.objects.count() == 1
+
+
+def test_a_child_of_an_older_generation_waits_for_nobody(database_url: str) -> None:
+    row = parcel(labels=0)
+    run(CLAIM, row.pk)
+    with psycopg.connect(database_url) as holder:
+        holder.execute("SELECT FROM parcels_parcel WHERE id = %s FOR NO KEY UPDATE", [row.pk])
+        run("SET lock_timeout = '1s'")
+        refused("parcels_label_child_fence", ADD_LABEL, row.pk, 1)
+        run("RESET lock_timeout")
+
+
+def test_the_parents_of_many_children_are_locked_in_the_order_of_their_ids(
+    database_url: str,
+) -> None:
+    low, held, high = (parcel(labels=0).pk for _ in range(3))
+    writer = psycopg.connect(database_url, autocommit=True)
+    with psycopg.connect(database_url) as holder, ThreadPoolExecutor(1) as pool:
+        holder.execute("SELECT FROM parcels_parcel WHERE id = %s FOR UPDATE", [held])
+        waiting = pool.submit(writer.execute, ADD_LABELS, [[high, held, low], [1, 1, 1]])
+        wait_until(lambda: _is_blocked(writer), "the insert waits for the parent in the middle")
+        free = Parcel.objects.select_for_update(no_key=True, skip_locked=True)
+        with transaction.atomic():
+            # a key is shared by the foreign keys of the new rows, so this is of the fence
+            assert [row.pk for row in free.order_by("pk")] == [high]
+        holder.commit()
+        waiting.result()
+    writer.close()
+    assert Label.objects.count() == 3
 
 
 def test_recovery_waits_for_a_child_in_flight_and_sees_it(database_url: str) -> None:
