@@ -21,6 +21,14 @@ from turns.models import ToolStep
 from turns.models.steps import ToolStepFields
 
 CUT_MARK: Final = "\n[cut: the result was {bytes} bytes]"
+# what has not come of a call that waits to be started
+_WAITING: Final = {
+    "state": ToolStep.State.REQUESTED,
+    "error_code": "",
+    "result": "",
+    "result_digest": "",
+    "result_bytes": 0,
+}
 
 StepT = TypeVar("StepT", bound=ToolStepFields)
 
@@ -119,7 +127,7 @@ def store_calls(
     known = {old.call_id: old for old in stored}
     fresh: list[StepT] = []
     for call in calls:
-        wanted = step_of(model, call, {**of, **born})
+        wanted = _step_of(model, call, {**of, **born})
         existing = known.setdefault(wanted.call_id, wanted)
         if existing is not wanted:
             if _identity(existing) != _identity(wanted):
@@ -150,7 +158,7 @@ def steps_called(
     return [stored[call_id] for call_id in asked if call_id in stored]
 
 
-def step_of(model: type[StepT], call: RequestedCall, born: Mapping[str, Any]) -> StepT:
+def _step_of(model: type[StepT], call: RequestedCall, born: Mapping[str, Any]) -> StepT:
     """Return the step of a call as it is to be stored, without its sequence."""
     made = model(**columns_of(call), **born)
     if made.state != ToolStep.State.REQUESTED:
@@ -177,15 +185,6 @@ def columns_of(call: RequestedCall) -> dict[str, Any]:
         code = ErrorCode.INVALID_TOOL_ARGUMENTS
         columns |= {"arguments": "", **_ended(ToolStep.State.FAILED, code)}
     return columns
-
-
-_WAITING: Final = {
-    "state": ToolStep.State.REQUESTED,
-    "error_code": "",
-    "result": "",
-    "result_digest": "",
-    "result_bytes": 0,
-}
 
 
 def _ended(
