@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import permutations
 from typing import Any, Final
 
 import pgtrigger
@@ -15,7 +16,7 @@ from recovery.constraints import violated_constraint
 from recovery.fences import claimed_mark
 from tests import factories as make
 from tests.support.rules import declared_rules, refusal_of, silence_other_triggers
-from work.models import JobReport, WorkJob, WorkProviderStep
+from work.models import JobReport, WorkJob, WorkProviderStep, WorkStep
 
 pytestmark = pytest.mark.django_db
 
@@ -356,6 +357,88 @@ def test_a_job_on_a_revoked_computer_cannot_be_inserted() -> None:
     assert violated_constraint(refused.value) == "work_workjob_authority_is_the_computers"
 
 
+STEP: Final = """
+    INSERT INTO work_workstep (job_id, provider_step_id, generation, write_mark, sequence,
+        state, error_code, call_id, item_id, name, effect, arguments, arguments_digest,
+        invocation_key, result, result_digest, result_bytes)
+    VALUES ({job}, {step}, 1, 1::bigint << 32, 1, 'requested', '', 'call', '', 'tool', 'read',
+        '{{}}', 'digest', gen_random_uuid(), '', '', 0)
+"""
+
+
+@pytest.mark.parametrize("whose", ["of another job", "of nobody"])
+def test_a_step_is_of_a_provider_step_of_its_own_job(whose: str) -> None:
+    own = make.WorkProviderStepFactory.create(completed=True)
+    other = make.WorkProviderStepFactory.create(completed=True).pk
+    named = other if whose == "of another job" else 0
+
+    with at_once():
+        refusal = refusal_of(STEP.format(job=own.job_id, step=named))
+
+    assert refusal == "work_workstep_provider_step_of_job"
+    connection.cursor().execute(STEP.format(job=own.job_id, step=own.pk))
+    connection.check_constraints()
+
+
+@pytest.mark.parametrize(
+    ("table", "refused_by"),
+    [
+        ("work_workproviderstep", "work_workstep_provider_step_of_job"),
+        # a job with a step has the provider step as well
+        ("work_workjob", "work_workproviderstep_job_id_"),
+    ],
+)
+def test_what_a_step_belongs_to_does_not_go_without_it(table: str, refused_by: str) -> None:
+    tool()
+
+    with at_once():
+        refusal = refusal_of(f"DELETE FROM {table}")
+
+    assert refusal.startswith(refused_by)
+
+
+ROWS_OF_A_JOB: Final = ("work_workstep", "work_workproviderstep", "work_workjob")
+
+
+@pytest.mark.parametrize("order", [*permutations(ROWS_OF_A_JOB)])
+def test_the_rows_of_a_job_leave_in_any_order_within_a_transaction(
+    order: tuple[str, ...],
+) -> None:
+    tool()
+    connection.check_constraints()
+
+    with connection.cursor() as cursor:
+        for table in order:
+            cursor.execute(f"DELETE FROM {table}")
+
+    connection.check_constraints()
+
+
+@pytest.mark.parametrize("removed", ["provider step", "job", "conversation", "person"])
+def test_removing_takes_along_what_belonged_to_it(removed: str) -> None:
+    """By the ORM, of a job on a computer with two responses and their calls."""
+    job = make.WorkJobFactory.create(coding=True, running=True)
+    for _ in range(2):
+        step = make.WorkProviderStepFactory.create(job=job, completed=True)
+        make.WorkStepFactory.create_batch(2, job=job, provider_step=step)
+    make.JobReportFactory.create(job=job)
+    kept = make.WorkStepFactory.create()
+    connection.check_constraints()
+
+    {
+        "provider step": step,
+        "job": job,
+        "conversation": job.conversation,
+        "person": job.person,
+    }[removed].delete()
+
+    connection.check_constraints()
+    left = 3 if removed == "provider step" else 1
+    assert WorkStep.objects.count() == left
+    assert WorkStep.objects.filter(pk=kept.pk).exists()
+    assert WorkJob.objects.filter(pk=job.pk).exists() == (removed == "provider step")
+
+
 def test_a_job_keeps_its_owner_when_its_conversation_or_computer_would_change_hands() -> None:
     job = coding()
     other = make.UserFactory.create()
@@ -395,7 +478,8 @@ def test_every_rule_of_the_tables_is_broken_here() -> None:
     broken = {f"work_{table}_{rule}" for table, rule, _, _ in BREACHES}
     broken |= {f"work_{child}_child_fence" for child in CHILDREN}
     # for others to refer to, where two rows that break it break the primary key; and no rule
-    broken |= {"work_computer_of_person", "work_jobreportmessage_takes_its_report_along"}
+    broken |= {"work_computer_of_person", "work_workproviderstep_of_job"}
+    broken |= {"work_jobreportmessage_takes_its_report_along"}
 
     assert declared_rules("work") - broken == set()
 

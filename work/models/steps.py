@@ -88,6 +88,8 @@ class WorkProviderStep(ProviderStepFields):
                 condition=Q(state="started"),
                 name="work_workproviderstep_one_open_per_job",
             ),
+            # what a step's provider step and job refer to together
+            models.UniqueConstraint(fields=["id", "job"], name="work_workproviderstep_of_job"),
         ]
         triggers = [
             Judge("work_workproviderstep", _PROVIDER_STEP_RULES),
@@ -118,11 +120,16 @@ class WorkStep(ToolStepFields):
     generation.
     """
 
+    # in the database one foreign key is of both: `work_workstep_provider_step_of_job`
     job = models.ForeignKey(
-        WorkJob, on_delete=models.CASCADE, related_name="steps", db_index=False
+        WorkJob,
+        on_delete=models.CASCADE,
+        related_name="steps",
+        db_index=False,
+        db_constraint=False,
     )
     provider_step = models.ForeignKey(
-        WorkProviderStep, on_delete=models.CASCADE, related_name="steps"
+        WorkProviderStep, on_delete=models.CASCADE, related_name="steps", db_constraint=False
     )
     write_mark = models.BigIntegerField()
 
