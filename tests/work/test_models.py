@@ -357,6 +357,39 @@ def test_a_job_on_a_revoked_computer_cannot_be_inserted() -> None:
     assert violated_constraint(refused.value) == "work_workjob_authority_is_the_computers"
 
 
+@pytest.mark.parametrize("column", ["conversation_id", "person_id"])
+def test_a_job_is_of_somebody_and_of_a_conversation_that_exist(column: str) -> None:
+    job = queued()
+
+    with at_once():
+        refusal = refusal_of(another(WorkJob, **{column: "0"}).format(pk=job.pk))
+
+    assert refusal == "work_workjob_conversation_of_person"
+
+
+@pytest.mark.parametrize(
+    ("table", "refused_by"),
+    [
+        ("turns_conversation", "work_workjob_conversation_of_person"),
+        ("work_computer", "work_workjob_computer_of_person"),
+        # who has a job has its conversation
+        ("auth_user", "turns_conversation_owner_id_"),
+    ],
+)
+def test_what_a_job_belongs_to_does_not_go_without_it(table: str, refused_by: str) -> None:
+    job = coding()
+    pk = {
+        "turns_conversation": job.conversation_id,
+        "work_computer": job.computer_id,
+        "auth_user": job.person_id,
+    }[table]
+
+    with at_once():
+        refusal = refusal_of(f"DELETE FROM {table} WHERE id = {pk}")
+
+    assert refusal.startswith(refused_by)
+
+
 STEP: Final = """
     INSERT INTO work_workstep (job_id, provider_step_id, generation, write_mark, sequence,
         state, error_code, call_id, item_id, name, effect, arguments, arguments_digest,

@@ -182,11 +182,21 @@ class WorkJob(models.Model):
 
     LIFECYCLE = lifecycles.JOB
 
+    # In the database two foreign keys are of all three: `work_workjob_conversation_of_person`
+    # (a conversation refers to its owner) and `work_workjob_computer_of_person`.
     person = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
     )
     conversation = models.ForeignKey(
-        Conversation, on_delete=models.CASCADE, related_name="+", db_index=False
+        Conversation,
+        on_delete=models.CASCADE,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
     )
     kind = models.CharField(max_length=16, choices=Kind.choices)
     goal = models.TextField()
@@ -200,6 +210,7 @@ class WorkJob(models.Model):
         null=True,
         blank=True,
         db_index=False,
+        db_constraint=False,
     )
     agent = models.CharField(max_length=bounds.AGENT_MAX_CHARS, blank=True, default="")
     cwd = models.TextField(blank=True, default="")
