@@ -123,9 +123,11 @@ class Judge(ConstantTrigger):
             when=pgtrigger.After,
             operation=pgtrigger.Insert | pgtrigger.Update,
             declare=[("broken", "text")],
+            # An expression is prepared anew in each transaction that comes to it: the one that
+            # finds the name only where a rule is broken.
             func=f"""
-                broken := CASE {cases} END;
-                IF broken IS NOT NULL THEN
+                IF {" OR ".join(f"({wrong})" for wrong in rules.values())} THEN
+                    broken := CASE {cases} END;
                     RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = broken,
                         MESSAGE = broken;
                 END IF;
