@@ -248,6 +248,16 @@ def test_two_outcomes_of_one_call_are_a_conflict_and_neither_is_stored(fence: Fe
     assert WorkStep.objects.get().result == "one"
 
 
+def test_an_outcome_told_twice_lets_the_next_call_start(fence: Fence) -> None:
+    first, second = requested(fence, call("first"), call("second"))
+    start_step(fence, first.pk)
+    outcome = CallOutcome.of(first.pk, State.SUCCEEDED, result="found")
+
+    [started] = move_steps(fence, ended=[outcome, outcome], starting=[second.pk])
+
+    assert (started.pk, started.state) == (second.pk, "running")
+
+
 def test_a_call_that_was_not_started_does_not_succeed(fence: Fence) -> None:
     [step] = requested(fence)
     with pytest.raises(IllegalTransition):

@@ -97,7 +97,7 @@ def move_steps(
         Refused: `tool_outcome_conflict`, a call has another outcome. Every other outcome is
             stored, nothing was started. Where two are given for one call nothing was written.
     """
-    _require_one_each(ended)
+    ended = _one_each(ended)
     known, started = _move(fence, ended, starting)
     if not known and not started:
         refused = refusal(fence, "a call does not wait to be started")
@@ -143,12 +143,17 @@ def _move(
     return known, sorted(started, key=attrgetter("sequence"))
 
 
-def _require_one_each(ended: Sequence[CallOutcome]) -> None:
-    """Return when no call has two outcomes: the statement would take either."""
+def _one_each(ended: Sequence[CallOutcome]) -> list[CallOutcome]:
+    """Return the outcome of each call once.
+
+    Raises:
+        Refused: `tool_outcome_conflict`, a call has two: the statement would take either.
+    """
     told: dict[int, CallOutcome] = {}
     for outcome in ended:
         if told.setdefault(outcome.step_id, outcome) != outcome:
             raise Refused(ErrorCode.TOOL_OUTCOME_CONFLICT)
+    return list(told.values())
 
 
 def _require_stored(fence: Fence, outcomes: Sequence[CallOutcome]) -> None:
