@@ -75,6 +75,19 @@ def of_program(
     )
 
 
+def of_searcher(
+    *, started_from: Iterable[Path], own: Iterable[Path] = ()
+) -> Confinement | None:
+    """Return what a program of ours that reads the worktree may reach.
+
+    What it is started from is code: it is open even where it lies inside HOLDFAST_HOME.
+    """
+    code = [Path(os.path.realpath(path)) for path in started_from]
+    home = Path(os.path.realpath(settings.HOLDFAST_HOME))
+    inside = [path for path in code if home in path.parents]
+    return of_program(readable=code, own=[*own, *inside])
+
+
 def of_git(*, writable: Iterable[Path]) -> Confinement | None:
     """Return what Git may reach when we run it, None where nothing can be held at all."""
     if hold() == Hold.NONE:

@@ -89,6 +89,7 @@ class GitFailed(Exception):
 
     def __init__(self, verb: str, status: int | None, said: str) -> None:
         super().__init__(f"git {verb}: {status}")
+        self.verb = verb
         self.status = status
         # for decisions alone: it names paths, and is neither logged nor shown
         self.said = said
@@ -159,6 +160,15 @@ class Git:
         )
         ended = self._programs.run(program)
         if ended.end != End.EXITED or ended.exit_status != 0:
+            if ended.end not in {End.EXITED, End.STOPPED, End.SUPERSEDED}:
+                log.warning(
+                    "coding.program_failed",
+                    tool="git",
+                    action=arguments[0],
+                    error_code=ErrorCode.TOOL_FAILED,
+                    reason=ended.end.value,
+                    status=ended.error_number,
+                )
             said = ended.errors.head.decode(errors="replace")
             raise GitFailed(arguments[0], ended.exit_status, said)
         if ended.output.left_out and cut_bytes is None:

@@ -22,6 +22,7 @@ from uuid import uuid4
 import structlog
 
 import work
+from recovery.errors import ErrorCode
 from work.coding import bounds, processtree
 from work.coding.orders import End, Ended, Order
 from work.coding.processtree import Process
@@ -67,6 +68,12 @@ class _Launchers:
             if self._process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(_SERVER_SECONDS)
+
+    def exit_status(self) -> int | None:
+        """Return the exit status of the server, None while it runs."""
+        with self._lock, contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_SERVER_SECONDS) if self._process is not None else None
+        return None
 
     def _announce(self, descriptors: list[int]) -> None:
         if self._orders is not None:
@@ -120,15 +127,22 @@ class Program:
             if self._stopped:
                 return Ended(End.STOPPED)
             self._lifeline, answer = _launchers.start()
-        ended: Ended | None = None
+        ended, was_stopped = None, False
         with os.fdopen(answer, "rb") as pipe:
             try:
                 if self._say(self._order.encode()):
                     ended = self._heard(pipe)
             finally:
+                was_stopped = self._stopped
                 self.stop()
                 if ended is None:
                     end_recorded(Path(self._order.record))
+        if ended is None and not was_stopped:
+            log.warning(
+                "coding.launcher_failed",
+                error_code=ErrorCode.TOOL_FAILED,
+                exit_status=_launchers.exit_status(),
+            )
         return ended or Ended(End.STOPPED)
 
     def stop(self) -> None:

@@ -3,7 +3,9 @@
 A pattern can take for ever, and Python cannot be told to give it up; a process can be ended. It
 reads the names of the files from a file, opens them without following links, and prints hits.
 
-Started as `python -m work.coding.searcher`; no Django, the standard library only.
+Started by its path, in an interpreter that knows the standard library alone. As a module of the
+package it would not be found where HOLDFAST_HOME lies in the checkout: Python lists a directory
+that it looks for a package in, and that one is closed then.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from work.coding import nofollow
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parent))
+    import nofollow  # type: ignore[import-not-found, unused-ignore]
+else:
+    from work.coding import nofollow
 
 NOT_A_PATTERN: Final = 3
 _LOOKED_AT_BYTES: Final = 8 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from recovery.errors import StaleFence
 from recovery.probes import reach
 from turns.tools.registry import Registry
 from turns.tools.runner import in_own_thread
-from work.coding import bounds, confinement, processes, worktrees
+from work.coding import bounds, confinement, worktrees
 from work.coding.changes import JobBranch
 from work.coding.confinement import Hold
 from work.coding.git import Git, GitFailed
@@ -183,14 +183,16 @@ class Workspace:
         directory = self._place.tree / self._repository.prefix
         return directory if directory.is_dir() else self._place.tree
 
-    def searcher(self, argv: list[str], limits: Limits, readable: list[Path]) -> Program:
+    def searcher(
+        self, argv: list[str], limits: Limits, started_from: Sequence[Path]
+    ) -> Program:
         """Return a program of ours that reads the worktree."""
-        held_to = confinement.of_program(
-            readable=readable, own=[self._place.tree, self._place.staging]
+        held_to = confinement.of_searcher(
+            started_from=started_from, own=[self._place.tree, self._place.staging]
         )
         return self._programs.prepare(
             argv,
-            cwd=processes.PROJECT,
+            cwd=self._place.staging,
             environment={**_LANGUAGE, "PATH": os.defpath},
             limits=limits,
             confinement=held_to,

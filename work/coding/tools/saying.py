@@ -7,12 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+import structlog
+
 from recovery.bounds import cut_utf8, storable
 from recovery.errors import ErrorCode, StaleFence
 from turns.tools.registry import State, ToolFailed
 from work.coding import bounds
 from work.coding.git import GitFailed, decoded
 from work.coding.orders import Stream
+
+log = structlog.get_logger(__name__)
 
 LEFT_OUT_MARK: Final = "\n[... {count} bytes are left out here ...]\n"
 CUT_MARK: Final = "\n[cut: there is more]"
@@ -60,7 +64,15 @@ def told() -> Iterator[None]:
     """Turn what went wrong around the worktree into what the model is told."""
     try:
         yield
-    except GitFailed:
+    except GitFailed as failed:
+        if failed.status is not None:  # otherwise what ran it has said so
+            log.warning(
+                "coding.program_failed",
+                tool="git",
+                action=failed.verb,
+                error_code=ErrorCode.TOOL_FAILED,
+                exit_status=failed.status,
+            )
         raise ToolFailed(ErrorCode.TOOL_FAILED, result="Git could not do this.") from None
     except StaleFence:
         # Nobody will read it: the database refuses this worker's outcomes as well.

@@ -7,17 +7,20 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Final
 from uuid import uuid4
 
+import structlog
 from pydantic import Field
 
 from recovery.errors import ErrorCode
 from turns.tools.registry import Arguments, Effect, Invocation, Tool, ToolFailed
-from work.coding import bounds, processes, searcher
+from work.coding import bounds, searcher
 from work.coding.orders import End, Ended, Limits
 from work.coding.tools import saying
 from work.coding.tools.reading import Path
 
 if TYPE_CHECKING:
     from work.coding.workspace import Workspace
+
+log = structlog.get_logger(__name__)
 
 _OUTPUT_BYTES: Final = 56 * 1024
 LIMITS: Final = Limits(
@@ -34,8 +37,9 @@ LIMITS: Final = Limits(
     tail_bytes=0,
     output_bytes=bounds.PROGRAM_OUTPUT_BYTES,
 )
-# What the interpreter and our own module are read from.
-_READ_TO_START: Final = (*map(FilePath, (sys.prefix, sys.base_prefix)), processes.PROJECT)
+PROGRAM: Final = FilePath(searcher.__file__)
+# What the interpreter and our own modules are read from.
+STARTED_FROM: Final = (*map(FilePath, (sys.prefix, sys.base_prefix)), PROGRAM.parent)
 
 
 class SearchFiles(Arguments):
@@ -76,16 +80,12 @@ def tool(workspace: Workspace) -> Tool[SearchFiles]:
                     file_bytes=bounds.SEARCH_FILE_MAX_BYTES,
                 ).encode()
             )
-            command = [
-                sys.executable, "-E", "-s", "-S", "-m", "work.coding.searcher", str(said),
-            ]  # fmt: skip
+            command = [sys.executable, "-I", "-S", str(PROGRAM), str(said)]
             try:
-                ended = workspace.read_with(
-                    workspace.searcher(command, LIMITS, list(_READ_TO_START))
-                )
+                ended = workspace.read_with(workspace.searcher(command, LIMITS, STARTED_FROM))
             finally:
                 said.unlink(missing_ok=True)
-        return _told(ended)
+        return _told(ended, workspace.job_id)
 
     return Tool(
         name="search_files",
@@ -101,7 +101,7 @@ def tool(workspace: Workspace) -> Tool[SearchFiles]:
     )
 
 
-def _told(ended: Ended) -> str:
+def _told(ended: Ended, job_id: int) -> str:
     if ended.end == End.TIMEOUT:
         raise ToolFailed(
             ErrorCode.TOOL_TIMEOUT, result="The search takes too long. Use a simpler pattern."
@@ -111,6 +111,15 @@ def _told(ended: Ended) -> str:
             ErrorCode.INVALID_TOOL_ARGUMENTS, result="`text` is not a regular expression."
         )
     if ended.end != End.EXITED or ended.exit_status != 0:
+        if ended.end not in {End.STOPPED, End.SUPERSEDED}:
+            log.warning(
+                "coding.program_failed",
+                job_id=job_id,
+                tool="search_files",
+                error_code=ErrorCode.TOOL_FAILED,
+                exit_status=ended.exit_status,
+                reason=ended.end.value,
+            )
         raise ToolFailed(ErrorCode.TOOL_FAILED)
     text = saying.output_text(ended.output)
     return saying.fitting(text + saying.CUT_MARK if ended.output.left_out else text)
