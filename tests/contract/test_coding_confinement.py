@@ -112,6 +112,27 @@ async def test_a_search_reads_nothing_through_links(workspace: Workspace, home: 
     (workspace.root / "hard").unlink()
 
 
+@pytest.mark.parametrize("path", ["away", "away/secret_key", "link", "nested", "nested/x"])
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("search_files", {"text": "canary"}),
+        ("show_changes", {}),
+        ("list_files", {}),
+        ("list_files", {"recursive": True}),
+    ],
+)
+async def test_looking_below_a_path_that_leads_out_is_refused(
+    workspace: Workspace, home: Path, path: str, tool: str, arguments: dict[str, object]
+) -> None:
+    (workspace.root / "away").symlink_to(home / "secrets")
+    (workspace.root / "link").symlink_to(home / "secrets" / "secret_key")
+    (workspace.root / "nested" / ".git").mkdir(parents=True)
+    looked = await call(workspace, tool, path=path, **arguments)
+    assert (looked.state, looked.error_code) == (State.REFUSED, ErrorCode.PATH_REFUSED)
+    assert CANARY not in looked.result
+
+
 async def test_a_link_that_is_swapped_in_meanwhile_leads_nowhere(
     workspace: Workspace, home: Path
 ) -> None:

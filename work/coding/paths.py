@@ -70,6 +70,19 @@ class Tree:
                     raise OutOfBounds(Why.NESTED)
         return names
 
+    def below(self, path: str, *, may_be_gone: bool = False) -> str:
+        """Return the path as Git writes it, of a file or directory that may be looked into.
+
+        Raises:
+            ToolFailed: refused, or nothing is there and that is not what `may_be_gone` allows.
+        """
+        names = self.names(path)
+        gone = (FileNotFoundError, NotADirectoryError) if may_be_gone else ()
+        with _told(), contextlib.suppress(*gone), self._directory(names[:-1]) as parent:
+            for name in names[-1:]:
+                _require_plain(name, parent)
+        return "/".join(names)
+
     @contextlib.contextmanager
     def reading(self, path: str) -> Iterator[BinaryIO]:
         """Give the file at `path`, open for reading.
@@ -170,6 +183,16 @@ class Tree:
                 yield here
         finally:
             os.close(root)
+
+
+def _require_plain(name: str, parent: int) -> None:
+    """Return where the name is of an ordinary file, or of a directory of this repository."""
+    try:
+        if nofollow.ordinary(name, parent) is None:
+            raise FileNotFoundError(name)
+    except IsADirectoryError:
+        with nofollow.directory(parent, [name]):
+            pass
 
 
 def _entry(found: os.DirEntry[str], here: int) -> Entry:

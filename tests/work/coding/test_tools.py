@@ -139,6 +139,26 @@ async def test_texts_and_patterns_are_found(workspace: Workspace) -> None:
     assert below.result.splitlines()[0] == "src/app.py:1:print('hello')"
 
 
+async def test_a_search_below_what_is_not_there_says_so(workspace: Workspace) -> None:
+    assert ended(await call(workspace, "search_files", text="x", path="nowhere/x")) == (
+        State.FAILED,
+        ErrorCode.NOT_FOUND,
+    )
+
+
+async def test_a_search_may_be_of_one_file(workspace: Workspace) -> None:
+    found = await call(workspace, "search_files", text="hello", path="./src//app.py")
+    assert found.result.splitlines() == ["src/app.py:1:print('hello')", "[1 hits in 1 files]"]
+
+
+async def test_the_changes_of_what_was_removed_are_shown(workspace: Workspace) -> None:
+    await shell(workspace, "rm -r src && echo file > src")
+    for path in ("src", "src/app.py"):
+        shown = await call(workspace, "show_changes", path=path)
+        assert "-print('hello')" in shown.result
+    assert (await call(workspace, "show_changes", path="x/y")).result == "[nothing has changed]"
+
+
 async def test_hits_are_bounded(workspace: Workspace) -> None:
     await shell(workspace, f"yes {'x' * 900} | head -n 500 > many")
     found = (await call(workspace, "search_files", text="x")).result.splitlines()

@@ -42,7 +42,7 @@ def show_changes(workspace: Workspace) -> Tool[ShowChanges]:
             workspace.require_ours()
             text, is_cut = workspace.branch.difference(
                 since_start=asked.since == "start",
-                path="/".join(workspace.tree.names(asked.path)),
+                path=workspace.tree.below(asked.path, may_be_gone=True),
             )
         if not text:
             return "[nothing has changed]"

@@ -59,9 +59,9 @@ def tool(workspace: Workspace) -> Tool[SearchFiles]:
     def call(invocation: Invocation[SearchFiles]) -> str:
         """Return the hits, one a line: path, number of the line, the line."""
         asked = invocation.arguments
-        below = "/".join(workspace.tree.names(asked.path))
         with saying.told():
             workspace.require_ours()
+            below = workspace.tree.below(asked.path)
             names = [
                 name
                 for name in workspace.branch.files()
