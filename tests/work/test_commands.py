@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from pytest_django.fixtures import Settings
 
 from recovery.models import Pulse, RecoveryEvent, ReleaseSwitch
 from recovery.tasks import sweep
@@ -91,6 +92,59 @@ def test_a_refusal_says_what_is_wrong_with_which_value_and_its_code(
     assert "No closing quotation" in refusal(*adding, "--check", "test='")
     assert "(invalid_request)" in refusal("add_computer", ada, " ", "--root", root)
     assert not Computer.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 200])
+def test_a_name_that_is_none_is_said_to_be_so(ada: str, root: str, name: str) -> None:
+    said = "NAME: it is one line of 1 to 100 printable characters (invalid_request)"
+    assert refusal("add_computer", ada, name, "--root", root) == said
+    assert refusal("change_computer", ada, name, "--tier", "probe") == said
+    assert refusal("revoke_computer", ada, name) == said
+
+
+def test_a_check_is_given_once(ada: str, root: str) -> None:
+    twice = ("--check", "test=true", "--check", "test=false")
+    said = "--check test: it is given twice (invalid_check)"
+    assert refusal("add_computer", ada, "laptop", "--root", root, *twice) == said
+    output_of("add_computer", ada, "laptop", "--root", root)
+    assert refusal("change_computer", ada, "laptop", *twice) == said
+
+
+def test_a_root_in_the_installations_directory_is_refused(
+    ada: str, root: str, settings: Settings
+) -> None:
+    home = Path(root) / "home"
+    (home / "worktrees").mkdir(parents=True)
+    (Path(root) / "link").symlink_to(home)
+    settings.HOLDFAST_HOME = Path(root) / "link"
+    (Path(root) / "other").mkdir()
+    output_of("add_computer", ada, "laptop", "--root", str(Path(root) / "other"))
+    for inside in (home, home / "worktrees"):
+        said = (
+            f"--root {inside}: it lies in HOLDFAST_HOME ({home}), where no job works "
+            "(invalid_root)"
+        )
+        assert refusal("add_computer", ada, "new", "--root", str(inside)) == said
+        assert refusal("change_computer", ada, "laptop", "--root", str(inside)) == said
+    assert Computer.objects.get().roots == [str(Path(root) / "other")]
+
+
+def test_a_root_around_the_installations_directory_is_taken_with_a_warning(
+    ada: str, root: str, settings: Settings
+) -> None:
+    settings.HOLDFAST_HOME = home = Path(root) / "home"
+    for name, around in (("laptop", root), ("all", "/")):
+        err = StringIO()
+        call_command("add_computer", ada, name, "--root", around, stdout=StringIO(), stderr=err)
+        assert err.getvalue() == (
+            f"--root {around} holds HOLDFAST_HOME ({home}): no job works there, and checks and "
+            "commands cannot read it.\n"
+        )
+    (Path(root) / "home-2").mkdir()
+    err = StringIO()
+    beside = ("--root", f"{root}/home-2")
+    call_command("change_computer", ada, "laptop", *beside, stdout=StringIO(), stderr=err)
+    assert err.getvalue() == ""
 
 
 def test_a_computer_that_is_not_there_is_not_changed(ada: str, root: str) -> None:

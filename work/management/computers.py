@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from recovery.commands import EXIT_USAGE
-from recovery.errors import Refused
+from recovery.errors import ErrorCode, Refused
+from turns.transitions.conversations import storable_line
 from work import bounds
 from work.models import Computer
 from work.transitions.computers import checked_checks, checked_root
@@ -35,7 +38,8 @@ def take_limits(parser: CommandParser, *, roots_required: bool, tier: str | None
         metavar="PATH",
         required=roots_required,
         help="a directory of this machine that jobs may work in; again for each of up to "
-        f"{bounds.ROOTS_PER_COMPUTER}",
+        f"{bounds.ROOTS_PER_COMPUTER}. None lies in HOLDFAST_HOME; in one around it, "
+        "HOLDFAST_HOME stays closed to jobs",
     )
     parser.add_argument(
         "--tier",
@@ -53,6 +57,26 @@ def take_limits(parser: CommandParser, *, roots_required: bool, tier: str | None
     )
 
 
+def name_of(said: str) -> str:
+    """Return the name of a computer as it is stored.
+
+    Raises:
+        CommandError: it is none.
+    """
+    most = bounds.COMPUTER_NAME_MAX_CHARS
+    try:
+        name = storable_line(said, most)
+    except Refused:
+        name = ""
+    if not name or not name.isprintable():
+        code = ErrorCode.INVALID_REQUEST.value
+        raise CommandError(
+            f"NAME: it is one line of 1 to {most} printable characters ({code})",
+            returncode=EXIT_USAGE,
+        )
+    return name
+
+
 def roots_of(said: Sequence[str] | None) -> list[str] | None:
     """Return the roots that were given, as they are stored.
 
@@ -65,7 +89,29 @@ def roots_of(said: Sequence[str] | None) -> list[str] | None:
     for root in said:
         with refusals(f"--root {root}: "):
             roots.append(checked_root(root))
+        home = _home()
+        if os.path.commonpath([roots[-1], home]) == home:
+            raise CommandError(
+                f"--root {root}: it lies in HOLDFAST_HOME ({home}), where no job works "
+                f"({ErrorCode.INVALID_ROOT.value})",
+                returncode=EXIT_USAGE,
+            )
     return roots
+
+
+def warnings_of(roots: Sequence[str] | None) -> Iterator[str]:
+    """Yield a line for each root in which something stays closed to jobs."""
+    home = _home()
+    for root in roots or ():
+        if os.path.commonpath([root, home]) == root:
+            yield (
+                f"--root {root} holds HOLDFAST_HOME ({home}): no job works there, and checks "
+                "and commands cannot read it."
+            )
+
+
+def _home() -> str:
+    return os.path.realpath(settings.HOLDFAST_HOME)
 
 
 def checks_of(said: Sequence[str] | None) -> dict[str, list[str]] | None:
@@ -84,7 +130,13 @@ def checks_of(said: Sequence[str] | None) -> dict[str, list[str]] | None:
         except ValueError as error:
             raise CommandError(f"--check {name}: {error}", returncode=EXIT_USAGE) from None
         with refusals(f"--check {name}: "):
-            checks |= checked_checks({name: words})
+            known = checked_checks({name: words})
+        if name in checks:
+            raise CommandError(
+                f"--check {name}: it is given twice ({ErrorCode.INVALID_CHECK.value})",
+                returncode=EXIT_USAGE,
+            )
+        checks |= known
     return checks
 
 

@@ -17,6 +17,7 @@ from recovery.errors import ErrorCode
 from tests.work.coding.repositories import PersonsRepository, call, job_in, shell
 from turns.tools.registry import State
 from work.coding import confinement, processes
+from work.coding.errors import WorkspaceRefused
 from work.coding.orders import End, Ended
 from work.coding.programs import Programs
 from work.coding.tools import searching
@@ -82,6 +83,29 @@ async def test_no_program_reads_what_lies_in_it(workspace: Workspace, home: Path
         )
         assert said.exit_status != 0
         assert said.output.size == 0
+
+
+async def test_a_job_may_work_for_the_repository_around_it(
+    repository: PersonsRepository, settings: Settings
+) -> None:
+    repository.commit({".gitignore": "/.holdfast/\n"})
+    home = repository.top / ".holdfast"
+    home.mkdir()
+    (home / "secret_key").write_text(SECRET)
+    settings.HOLDFAST_HOME = home
+    workspace = await job_in(repository.top).open()
+    found = await call(workspace, "search_files", text="hello")
+    assert found.result.splitlines()[-1] == "[2 hits in 3 files]"
+    looked = await shell(workspace, f"cd {repository.top}; cat src/app.py .holdfast/*; git log")
+    assert "print('hello')" in looked.result
+    assert "A change" in looked.result
+    assert SECRET not in looked.result
+    await call(workspace, "write_file", path="answer", text="42\n")
+    await workspace.close()
+    assert repository.shown("holdfast/job-1:answer") == "42"
+    with pytest.raises(WorkspaceRefused) as refused:
+        await job_in(home, pk=2, roots=[repository.top]).open()
+    assert refused.value.code == ErrorCode.OUTSIDE_ROOTS
 
 
 def test_what_a_search_is_started_from_is_open_where_it_lies_inside(

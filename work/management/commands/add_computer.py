@@ -30,16 +30,19 @@ class Command(OperatorCommand):
 
     def handle(self, *_args: object, **options: Any) -> None:
         """Add it and say so."""
+        name = computers.name_of(options["name"])
         roots = computers.roots_of(options["roots"]) or []
         checks = computers.checks_of(options["checks"])
         person_id = person_named(options["user"])
         with computers.refusals():
             computer, added = add_computer(
                 person_id,
-                options["name"],
+                name,
                 roots=roots,
                 tier=Computer.Tier(options["tier"]),
                 checks=checks,
             )
+        for warning in computers.warnings_of(roots):
+            self.stderr.write(warning)
         said = "Added" if added else "It was there already"
         self.stdout.write(f"{said}: {computers.described(computer)}.")

@@ -31,6 +31,7 @@ class Command(OperatorCommand):
         """Change it and say so."""
         if options["no_checks"] and options["checks"]:
             raise CommandError("--check and --no-checks: one of them", returncode=EXIT_USAGE)
+        name = computers.name_of(options["name"])
         roots = computers.roots_of(options["roots"])
         checks = {} if options["no_checks"] else computers.checks_of(options["checks"])
         tier = Computer.Tier(options["tier"]) if options["tier"] else None
@@ -39,7 +40,9 @@ class Command(OperatorCommand):
         person_id = person_named(options["user"])
         with computers.refusals():
             computer, changed = change_computer(
-                person_id, options["name"], roots=roots, tier=tier, checks=checks
+                person_id, name, roots=roots, tier=tier, checks=checks
             )
+        for warning in computers.warnings_of(roots):
+            self.stderr.write(warning)
         said = "Changed" if changed else "It was so already"
         self.stdout.write(f"{said}: {computers.described(computer)}.")

@@ -26,9 +26,10 @@ class Command(OperatorCommand):
 
     def handle(self, *_args: object, **options: Any) -> None:
         """Revoke it, and say what still goes on there."""
+        name = computers.name_of(options["name"])
         person_id = person_named(options["user"])
         with computers.refusals():
-            computer = revoke_computer(person_id, options["name"])
+            computer = revoke_computer(person_id, name)
         self.stdout.write(f"Revoked: {computer.name}.")
         if left := WorkJob.objects.open().filter(computer=computer).count():
             self.stdout.write(f"{left} of its jobs have not ended.")
