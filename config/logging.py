@@ -28,6 +28,7 @@ ITEMS_MAX: Final = 16
 # Those that bring handlers of their own.
 LIBRARIES: Final = frozenset({"asyncio", "celery", "channels", "django", "kombu", "uvicorn"})
 CAUSES_MAX: Final = 5
+UNAVAILABLE: Final = 503
 
 # Identifiers, states, codes, counts and times: what an operator needs, and nothing a user
 # wrote.
@@ -125,8 +126,11 @@ class SafeHandler(logging.Handler):
     """Turns a library's record into an event without the arguments of its message."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log the record's logger, place, template and exception class."""
+        """Log the record's logger, place, template, HTTP status and exception class."""
         try:
+            status = getattr(record, "status_code", None)
+            # who is told to come back later was answered as meant
+            level = logging.WARNING if status == UNAVAILABLE else record.levelno
             fields: dict[str, Any] = {
                 "logger": record.name,
                 "location": f"{record.module}:{record.lineno}",
@@ -134,8 +138,10 @@ class SafeHandler(logging.Handler):
                 "template": str(record.msg) if record.args else None,
                 "exc_info": record.exc_info,
             }
+            if status is not None:
+                fields["status"] = status
             log = structlog.get_logger()
-            log.log(max(record.levelno, logging.DEBUG), "library.log", **fields)
+            log.log(max(level, logging.DEBUG), "library.log", **fields)
         except Exception:  # noqa: BLE001 - a log line must never end its caller
             self.handleError(record)
 

@@ -71,6 +71,17 @@ def test_a_librarys_record_keeps_its_template_and_loses_its_arguments(
     assert SECRET not in json.dumps(line)
 
 
+def test_who_is_told_to_come_back_later_is_no_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for status in (503, 500):
+        told = {"status_code": status}
+        logging.getLogger("django.request").error("%s: %s", "told", SECRET, extra=told)
+    later, broken = logged(capsys)
+    assert (later["level"], later["status"]) == ("warning", 503)
+    assert (broken["level"], broken["status"]) == ("error", 500)
+
+
 def test_a_message_without_arguments_may_hold_anything_and_is_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

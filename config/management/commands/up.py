@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError
 
 from config.embedded.postgres import PostgresUnavailable
-from config.embedded.stack import Address, Stack, only_one
+from config.embedded.stack import Address, Stack, cluster, only_one
 from config.embedded.supervisor import StartFailed
 
 
@@ -64,12 +64,16 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(dataclasses.asdict(address)))
         else:
             password = address.password or "(the one you chose)"
+            data = str(settings.HOLDFAST_HOME)
+            database = cluster(settings.HOME)
+            if settings.EMBEDDED_DATABASE and not database.is_relative_to(settings.HOME.path):
+                data += f" and {database}"
             self.stdout.write(
                 "\nHoldfast is running.\n\n"
                 f"  Page    {address.url}\n"
                 f"  Admin   {address.url}admin/\n"
                 f"  Login   {address.username} / {password}\n"
-                f"  Data    {settings.HOLDFAST_HOME}\n\n"
+                f"  Data    {data}\n\n"
                 "Ctrl-C stops it. Your data stays."
             )
         self.stdout.flush()
