@@ -35,6 +35,10 @@ ROUNDS_AFTER_FAILURE: Final = 3
 # A new manifest takes over while what was said last is still on its way to it, for so long at
 # most: what a worker took along when it died comes back no sooner.
 SWAP_LAG_SECONDS: Final = LEASE_SECONDS
+# It does not where it gave up more of the messages that have a vector in the one that answers
+# than this many and one in so many, or has none at all: then it is not about single texts.
+SWAP_LOST_MAX: Final = 10
+SWAP_LOST_ONE_IN: Final = 100
 # Of a text longer than this, only the beginning is embedded.
 EMBEDDED_TEXT_MAX_BYTES: Final = 24 * KIB
 # A service's answer: this many bytes for each number that it was asked for.

@@ -81,8 +81,9 @@ _IS_FEW: Final = "NOT (SELECT is_large FROM ground)"
 _LOOKS_AROUND: Final = """(SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true)
     || set_config('hnsw.ef_search', '{width}', true)
     || set_config('hnsw.max_scan_tuples', '{tuples}', true)) <> ''"""
-# The parser of queries takes no address with its scheme for one.
-_SCHEME: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+# The parser of queries takes the beginning of such a word for the operator, if its letters are
+# not ASCII or a sign is among them: as in "orçamento", and "or.example.org".
+_NO_OR: Final = re.compile(r"""(?<![^\s"!&|()<])or(?=[^\s\w"!&|()<-]|[^\x00-\x7f])""", re.IGNORECASE)
 # Of the longest words of a query so many are counted, and so many of the rarest looked for.
 SOME_WORDS_LOOKED_AT: Final = 16
 SOME_WORDS: Final = 6
@@ -169,7 +170,8 @@ def values(query: str, scope: Scope, some: Some | None = None) -> dict[str, Any]
     """Return the values of the list by words."""
     said: dict[str, Any] = {
         **scope.values,
-        "query": _SCHEME.sub("", query),
+        # a sign that it takes for a part of the word, and the words do not have
+        "query": _NO_OR.sub(r"'\g<0>", query),
         # beside the words, the person's own entry (semantic/models/messages.py)
         "own": f"'person {scope.person_id}'",
     }

@@ -23,6 +23,7 @@ import uvloop
 from recovery.executor import in_thread
 from semantic import indexes, upkeep
 from semantic.models import Manifest
+from semantic.transitions import Shortfall
 from semantic.worker import Drained, SemanticWorker
 from turns.tools.runner import in_own_thread
 
@@ -56,6 +57,8 @@ class SemanticHost:
         self._make_worker = worker
         self._worker: SemanticWorker | None = None
         self._draining = False
+        # which manifest was last said to be kept from answering
+        self._withheld: int | None = None
         self._ended = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._main, name="semantic", daemon=True)
@@ -239,14 +242,29 @@ class SemanticHost:
         return self._hurry
 
     async def _build(self, manifest: Manifest) -> bool:
-        """Bring the manifest nearer to answering; return whether it answers now."""
+        """Bring the manifest nearer to answering; return whether that is all for now."""
         while await in_thread(upkeep.fill, manifest):
             self._woken.set()
         if not (await in_thread(upkeep.lag, manifest)).is_over:
             return False
+        shortfall = await in_thread(upkeep.shortfall, manifest)
+        if shortfall.is_too_much:
+            self._withhold(manifest, shortfall)
+            return shortfall.stands
         if await in_thread(upkeep.needs_index, manifest):
             await in_own_thread(partial(indexes.build_index, manifest))
         return await in_thread(upkeep.activate, manifest)
+
+    def _withhold(self, manifest: Manifest, shortfall: Shortfall) -> None:
+        """Say once that the manifest is kept from answering, and by what."""
+        if shortfall.stands and manifest.pk != self._withheld:
+            self._withheld = manifest.pk
+            log.warning(
+                "semantic.withheld",
+                generation=manifest.generation,
+                count=shortfall.lost,
+                failed=shortfall.let_down,
+            )
 
     async def _keep_indexes(self) -> None:
         """Give the answering manifest its index when it has grown, and drop those left over."""

@@ -41,6 +41,8 @@ class Rebuilt:
     progress: Progress
     seconds: float
     error_code: ErrorCode | None = None
+    # why it does not take over, although all of it has settled
+    withheld: str = ""
 
 
 Show = Callable[[Manifest, Progress], None]
@@ -59,7 +61,7 @@ def begin_or_resume() -> tuple[Manifest, bool]:
     if (
         unfinished is not None
         and unfinished.digest == identity.digest
-        and not transitions.was_let_down(unfinished.pk)
+        and not transitions.shortfall(unfinished.pk).let_down
     ):
         return unfinished, True
     return transitions.begin(identity), False
@@ -82,9 +84,11 @@ async def rebuild(worker: SemanticWorker, show: Show | None = None) -> Rebuilt:
             await asyncio.gather(showing, return_exceptions=True)
     manifest = await in_thread(Manifest.objects.get, pk=manifest.pk)
     progress = await in_thread(transitions.progress, manifest)
+    withheld = "" if activated else (await in_thread(upkeep.shortfall, manifest)).words
     if show is not None:
         show(manifest, progress)
-    return Rebuilt(manifest, resumed, activated, progress, time.monotonic() - began, code)
+    seconds = time.monotonic() - began
+    return Rebuilt(manifest, resumed, activated, progress, seconds, code, withheld)
 
 
 async def _fill(manifest: Manifest, worker: SemanticWorker) -> tuple[bool, ErrorCode | None]:
@@ -111,7 +115,8 @@ async def _fill(manifest: Manifest, worker: SemanticWorker) -> tuple[bool, Error
 
 async def _let_answer(manifest: Manifest) -> bool | None:
     """Return whether the manifest, which has caught up, answers; None when it lags again."""
-    if await in_thread(upkeep.needs_index, manifest):
+    withheld = (await in_thread(upkeep.shortfall, manifest)).is_too_much
+    if not withheld and await in_thread(upkeep.needs_index, manifest):
         await in_own_thread(partial(indexes.build_index, manifest))
     if await in_thread(upkeep.activate, manifest):
         while await in_thread(upkeep.reconcile):

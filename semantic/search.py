@@ -36,12 +36,20 @@ log = structlog.get_logger(__name__)
 TRIES: Final = 3
 # As telephones write them.
 _QUOTES: Final = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
-# The parser of queries takes each dash that is not within a word for an exclusion: a spaced
-# one, a list's, an option's, and the many of a ruled line, which it refuses. People mean the
-# word right behind one dash.
-_PHRASE_OR_DASHES: Final = re.compile(
-    r"""(?P<phrase>"[^"]*(?:"|\Z))|(?P<excludes>(?<!\S)-(?=[\w"]))|(?<![^\s"!&|()])-+"""
+# The parser of queries takes no address with its scheme for one. Dashes behind it are not the
+# beginning of a word.
+_SCHEMES: Final = re.compile(r"\b(?:[a-z][a-z0-9+.-]*://-*)+", re.IGNORECASE)
+# The parser takes each dash that is not within a word for an exclusion: a spaced one, a list's,
+# an option's, and the many of a ruled line, which it refuses. People mean the word right behind
+# one dash. Its words end at any of these signs as well, and "or" need not be followed by a space.
+_TERMS: Final = re.compile(
+    r"""(?P<phrase>(?:(?<!\S)-)?"[^"]*(?:"|\Z))
+    | (?P<excluded>(?<!\S)-\w(?:[^\s"]*[^\s!-/:-@\[-`{-~])?)[^\s"]*
+    | (?<![^\s"!&|()<])(?:-+ | (?P<or>or)(?=["!&|()<]))""",
+    re.IGNORECASE | re.VERBOSE,
 )
+# What the parser would exclude the beginning of, and ask for the rest.
+_SEVERAL: Final = re.compile(r"[:!&|()<]")
 
 EmbedderFor = Callable[[Manifest], Embedder | None]
 
@@ -86,8 +94,11 @@ class Results:
 
 
 def query_of(text: str) -> str:
-    """Return what to look for, as it may be searched: phrases are in plain quotes, and of the
-    dashes only those are left that exclude, and those within words.
+    """Return what to look for, as it may be searched, and as PostgreSQL reads it.
+
+    Phrases are in plain quotes. An exclusion is a dash at the beginning of a word or a quote:
+    it goes to the end of that word, before a blank, or to the closing quote. No other dashes are left but those
+    within words. Blanks of any kind are one space each, and addresses are without their scheme.
 
     Raises:
         Refused: there is nothing in it, or characters that no stored text can have.
@@ -97,17 +108,26 @@ def query_of(text: str) -> str:
         raise Refused(ErrorCode.INVALID_TEXT)
     if len(text.strip().encode()) > bounds.QUERY_MAX_BYTES:
         raise BoundExceeded(ErrorCode.SEARCH_QUERY_TOO_LONG)
-    query = _PHRASE_OR_DASHES.sub(_without_rules, text.translate(_QUOTES)).strip()
+    query = text.translate(_QUOTES)
+    if "://" in query:
+        query = _SCHEMES.sub(_no_scheme, query)
+    query = " ".join(_TERMS.sub(_term, query).split())
     if not query:
         raise Refused(ErrorCode.EMPTY_QUERY)
     return query
 
 
-def _without_rules(found: re.Match[str]) -> str:
-    """Return a phrase as it is, and a dash that excludes; a space for any other dashes."""
-    if found["phrase"]:
-        return f"{found['phrase']} "
-    return " -" if found["excludes"] else " "
+def _no_scheme(found: re.Match[str]) -> str:
+    """Return a space, or nothing where a dash before it is for the address."""
+    return "" if found.string.endswith("-", 0, found.start()) else " "
+
+
+def _term(found: re.Match[str]) -> str:
+    """Return a phrase and what is excluded, each by itself; a space for any other dashes."""
+    excluded = found["excluded"]
+    if excluded and _SEVERAL.search(excluded):
+        return f' -"{excluded[1:]}" '
+    return f" {found['phrase'] or excluded or found['or'] or ''} "
 
 
 async def search(

@@ -52,12 +52,16 @@ class ManifestStatus:
     failures: dict[str, int]
     stale: int
     has_index: bool
+    # why it does not take over, if it is kept from that
+    withheld: str
 
     @property
     def is_complete(self) -> bool:
-        """Whether every message can be found by its meaning, if it has one."""
+        """Whether every message can be found by its meaning, if it has one, or could be as
+        soon as the manifest takes over."""
         meaningless = self.failures.get(ErrorCode.TEXT_NOT_EMBEDDABLE.value, 0)
-        return self.done + meaningless >= self.total and not self.stale
+        is_all = self.done + meaningless >= self.total
+        return is_all and not self.stale and not self.withheld
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,9 @@ def _status(manifest: Manifest) -> ManifestStatus:
         failures = dict(cursor.fetchall())
         cursor.execute(_STALE, [manifest.pk])
         (stale,) = cursor.fetchone()
+    building = manifest.state == Manifest.State.BUILDING
+    # what is still open may yet succeed
+    may_be_judged = building and transitions.lag(manifest.pk).is_over
     return ManifestStatus(
         generation=manifest.generation,
         state=manifest.state,
@@ -109,4 +116,5 @@ def _status(manifest: Manifest) -> ManifestStatus:
         failures=failures,
         stale=stale,
         has_index=indexes.is_built(manifest),
+        withheld=transitions.shortfall(manifest.pk).words if may_be_judged else "",
     )

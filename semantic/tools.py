@@ -97,7 +97,7 @@ async def _found(invocation: Invocation[Recall]) -> tuple[Snapshot, Results]:
         before,
         invocation.asked_at,
     )
-    results = await search.search(query, scope, limit=arguments.limit)
+    results = await search.search(arguments.query, scope, limit=arguments.limit)
     made = Snapshot.of(results, query, scope, asked_in=invocation.conversation_id)
     return made, results
 

@@ -31,6 +31,11 @@ def lag(manifest: Manifest) -> transitions.Lag:
     return transitions.lag(manifest.pk)
 
 
+def shortfall(manifest: Manifest) -> transitions.Shortfall:
+    """Return what would not be found if the manifest took over."""
+    return transitions.shortfall(manifest.pk)
+
+
 def fill(manifest: Manifest) -> bool:
     """Enqueue some of what the manifest lacks; return whether there may be more."""
     return transitions.backfill(manifest.pk) > 0

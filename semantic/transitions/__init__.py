@@ -5,14 +5,10 @@ message while holding another: whoever removes a conversation takes its messages
 his own. An attempt presents its claim; what came too late is counted and not kept.
 """
 
-from semantic.transitions.activating import (
-    Lag,
-    activate_when_complete,
-    lag,
-    was_let_down,
-)
+from semantic.transitions.activating import Lag, activate_when_complete, lag
 from semantic.transitions.claims import Claim, claim_jobs
 from semantic.transitions.forgetting import Forgotten, forget
+from semantic.transitions.giving_up import Shortfall, shortfall
 from semantic.transitions.manifests import (
     Progress,
     backfill,
@@ -32,6 +28,7 @@ __all__ = [
     "Persisted",
     "Progress",
     "Reconciled",
+    "Shortfall",
     "activate_when_complete",
     "backfill",
     "begin",
@@ -44,5 +41,5 @@ __all__ = [
     "progress",
     "rebuild",
     "reconcile",
-    "was_let_down",
+    "shortfall",
 ]

@@ -13,18 +13,11 @@ from typing import Final
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from recovery.errors import ErrorCode
 from semantic import bounds
 from semantic.models import Manifest
 from semantic.transitions.enqueuing import look_on
+from semantic.transitions.giving_up import shortfall
 
-# They speak of one text. Any other says that the provider was not there for it.
-_OF_THE_TEXT: Final = (
-    ErrorCode.TEXT_NOT_EMBEDDABLE,
-    ErrorCode.SEMANTIC_ATTEMPTS_EXHAUSTED,
-    ErrorCode.PROVIDER_REJECTED,
-    ErrorCode.PROVIDER_CONTEXT_EXCEEDED,
-)
 # Of the job `j`, which has not settled. A job whose retry is to come, and the one that retries,
 # are followed back to the first: what was there before the look stays so for all its rounds.
 _WAS_THERE: Final = """
@@ -47,19 +40,6 @@ _LAG: Final = f"""
                 SELECT created_at FROM semantic_embedding WHERE manifest_id = %(manifest)s
                 ORDER BY id DESC LIMIT 1), true)
             OR {_WAS_THERE})
-    )
-"""  # noqa: S608  constants
-# Of each message the last word: what was said anew, or derived after all, is not held against
-# the provider.
-_WAS_LET_DOWN: Final = f"""
-    SELECT EXISTS (
-        SELECT FROM semantic_semanticjob j
-        WHERE j.manifest_id = %(manifest)s AND j.state = 'failed'
-            AND j.round = {bounds.ROUNDS_AFTER_FAILURE + 1} AND j.error_code <> ALL(%(codes)s)
-            AND NOT EXISTS (
-                SELECT FROM semantic_semanticjob n WHERE n.conversation_id = j.conversation_id
-                    AND n.message_id = j.message_id AND n.manifest_id = j.manifest_id
-                    AND n.id > j.id)
     )
 """  # noqa: S608  constants
 
@@ -90,15 +70,6 @@ def lag(manifest_id: int) -> Lag:
         return Lag(*cursor.fetchone())
 
 
-def was_let_down(manifest_id: int) -> bool:
-    """Return whether messages have no vector because the provider was not there to the last."""
-    codes = [code.value for code in _OF_THE_TEXT]
-    with connection.cursor() as cursor:
-        cursor.execute(_WAS_LET_DOWN, {"manifest": manifest_id, "codes": codes})
-        (let_down,) = cursor.fetchone()
-        return bool(let_down)
-
-
 def activate_when_complete(manifest_id: int) -> bool:
     """Let the manifest answer in the place of the one that does, if it has caught up; return
     whether it has taken over.
@@ -106,8 +77,8 @@ def activate_when_complete(manifest_id: int) -> bool:
     Afterwards each message has its vector, or a job that ended without one and is not tried
     again, but for what was said or changed since the manifest was covered: that may still be on
     its way, as with any new message, within the bounds of `lag`. Where another
-    manifest answers it does not give way to one whose provider was not there: that would be
-    found out by those who search.
+    manifest answers it does not give way to one that gave up too much (`Shortfall`): that would
+    be found out by those who search.
     """
     living = Manifest.objects.exclude(state=Manifest.State.RETIRED)
     uncovered = living.filter(pk=manifest_id, covered_at=None)
@@ -124,7 +95,7 @@ def _take_over(manifest_id: int) -> bool:
     manifest = manifests.pop(manifest_id, None)
     if manifest is None or manifest.state != Manifest.State.BUILDING:
         return False
-    if not lag(manifest_id).is_over or (manifests and was_let_down(manifest_id)):
+    if not lag(manifest_id).is_over or shortfall(manifest_id).is_too_much:
         return False
     Manifest.objects.filter(pk__in=manifests).update(
         state=Manifest.State.RETIRED, finished_at=Now()

@@ -9,7 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
@@ -102,6 +102,7 @@ def test_a_rebuild_derives_everything_anew_and_then_answers(embedder: ScriptedEm
         "done": 10,
         "failed": 0,
         "error_code": "",
+        "withheld": "",
     }
     first.refresh_from_db()
     assert first.state == "retired"
@@ -163,6 +164,7 @@ def test_what_failed_to_the_last_is_begun_anew_by_the_next_run(
         "done": 1,
         "failed": 0,
         "error_code": "",
+        "withheld": "",
     }
     unfinished.refresh_from_db()
     assert unfinished.state == "retired"
@@ -296,3 +298,23 @@ def test_status_sees_what_was_edited_behind_the_databases_rules(
     assert (status, shown["stale"]) == (1, 2)
     assert rebuilt()["done"] == 2
     assert run("semantic_status")[0] == 0
+
+
+def test_status_and_rebuild_say_why_a_manifest_does_not_take_over(
+    embedder: ScriptedEmbedder,
+) -> None:
+    async def none(texts: Sequence[str]) -> list[ErrorCode]:
+        return [ErrorCode.TEXT_NOT_EMBEDDABLE] * len(texts)
+
+    said("one", "two")
+    assert rebuilt()["state"] == "active"
+    embedder.script = [none]
+    status, sentence = run("semantic_rebuild")
+    why = "it has no vector at all, and the answering manifest has some"
+    assert status == 1
+    assert f"Manifest 2 does not take over, as {why}: 0 of 2 messages" in sentence
+    status, words = run("semantic_status")
+    assert status == 1
+    assert f"it does not take over: {why}" in words
+    shown = json.loads(run("semantic_status", "--json")[1])["manifests"]
+    assert [manifest["withheld"] for manifest in shown] == ["", why]

@@ -152,7 +152,9 @@ def test_a_text_that_cannot_be_embedded_does_not_hold_up_a_manifest() -> None:
     manifest = transitions.begin(OTHER)
     transitions.backfill(manifest.pk)
 
-    fail_all(manifest, ErrorCode.TEXT_NOT_EMBEDDABLE)
+    (claim,) = transitions.claim_jobs(manifest.pk, limit=1)
+    transitions.fail([(claim, ErrorCode.TEXT_NOT_EMBEDDABLE)])
+    derive(manifest)
 
     assert transitions.activate_when_complete(manifest.pk)
 

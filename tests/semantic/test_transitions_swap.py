@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from django.db import connection
 
-from recovery.errors import ErrorCode
+from recovery.errors import ErrorCode, ProviderFailed
 from recovery.executor import in_thread
 from semantic import bounds, rebuilding, transitions, upkeep
 from semantic import host as hosting
@@ -21,7 +21,16 @@ from semantic.models import Embedding, Manifest, SemanticJob
 from semantic.transitions import Claim, Derived
 from semantic.worker import SemanticWorker
 from tests.factories import let_retries_come_due, unit_vector
-from tests.support.embedding import ScriptedEmbedder, active, begun, has, said, worker_for
+from tests.support.embedding import (
+    Action,
+    ScriptedEmbedder,
+    active,
+    begun,
+    expire_leases,
+    has,
+    said,
+    worker_for,
+)
 from tests.support.rivals import Rival, gate
 from tests.support.waiting import wait_until
 from turns.models import Conversation, Message
@@ -261,7 +270,7 @@ def test_what_was_let_down_and_said_anew_is_not_held_against_the_provider(
         transitions.fail([(claim, OFFLINE) for claim in claimed(following)])
         let_retries_come_due()
         transitions.reconcile()
-    assert transitions.was_let_down(following.pk)
+    assert transitions.shortfall(following.pk).let_down == 1
     assert not transitions.activate_when_complete(following.pk)
     Message.objects.update(text="Other words", digest="other")
     complete(following, *claimed(following))
@@ -288,3 +297,107 @@ def test_a_batch_may_be_claimed_by_a_pass_whose_time_is_over() -> None:
     worker = worker_for(embedder)
     assert asyncio.run(worker.drain(seconds=0)).completed == 1
     assert asyncio.run(worker.drain(seconds=0)).completed == 1
+
+
+async def derive_nothing(texts: Sequence[str]) -> list[ErrorCode]:
+    return [ErrorCode.TEXT_NOT_EMBEDDABLE] * len(texts)
+
+
+def derived_by_the_old(count: int) -> tuple[ScriptedEmbedder, list[Message]]:
+    """Return an embedder whose manifest answers, and what was said, with its vectors."""
+    old = ScriptedEmbedder()
+    active(old)
+    messages = said(*(f"text {n}" for n in range(count)))
+    asyncio.run(worker_for(old).drain())
+    return old, messages
+
+
+def refuse_rounds(old: ScriptedEmbedder, new: ScriptedEmbedder, *script: Action) -> None:
+    """Let the next manifest go through every round; `script` says what becomes of each."""
+    for _ in range(bounds.ROUNDS_AFTER_FAILURE + 1):
+        new.script = list(script)
+        asyncio.run(worker_for(old, new).drain())
+        let_retries_come_due()
+        while upkeep.reconcile():
+            pass
+
+
+def test_a_manifest_that_gave_up_every_text_does_not_take_over() -> None:
+    """One by one each could be a text nobody can embed; all of them are a broken provider."""
+    old, messages = derived_by_the_old(6)
+    new = ScriptedEmbedder(identity=NEXT)
+    following = begun(new)
+
+    refuse_rounds(old, new, ProviderFailed(ErrorCode.PROVIDER_REJECTED, http_status=400))
+
+    assert transitions.lag(following.pk).is_over
+    assert not upkeep.activate(following)
+    assert transitions.shortfall(following.pk) == transitions.Shortfall(
+        let_down=0, lost=6, answering=6, has_vectors=False
+    )
+    while upkeep.reconcile():
+        pass
+    assert Embedding.objects.filter(manifest__state="active").count() == len(messages)
+
+
+def test_a_manifest_whose_embedder_knows_no_text_does_not_take_over() -> None:
+    old, messages = derived_by_the_old(30)
+    new = ScriptedEmbedder(derive_nothing, identity=NEXT)
+    following = begun(new)
+    asyncio.run(worker_for(old, new).drain())
+    assert not upkeep.activate(following)
+    assert Embedding.objects.filter(manifest__state="active").count() == len(messages)
+
+
+def test_a_manifest_whose_embedder_breaks_on_each_text_does_not_take_over() -> None:
+    old, messages = derived_by_the_old(2)
+    new = ScriptedEmbedder(identity=NEXT, poison=[message.text for message in messages])
+    following = begun(new)
+    ended = SemanticJob.objects.filter(manifest=following, state="failed")
+    while ended.count() < len(messages):
+        asyncio.run(worker_for(old, new).drain())
+        expire_leases()
+        upkeep.reconcile()
+    assert transitions.lag(following.pk).is_over
+    assert not upkeep.activate(following)
+
+
+@pytest.mark.parametrize(
+    ("lost", "takes_over"),
+    [(bounds.SWAP_LOST_MAX, True), (bounds.SWAP_LOST_MAX + 1, False)],
+    ids=["a few", "more"],
+)
+def test_a_few_texts_that_are_given_up_do_not_keep_a_manifest_and_more_do(
+    lost: int, *, takes_over: bool
+) -> None:
+    derived_by_the_old(3 * lost)
+    following = begun(ScriptedEmbedder(identity=NEXT))
+    claims = claimed(following, 3 * lost)
+    transitions.fail([(claim, ErrorCode.TEXT_NOT_EMBEDDABLE) for claim in claims[:lost]])
+    complete(following, *claims[lost:])
+    assert upkeep.activate(following) is takes_over
+
+
+def test_one_text_in_a_hundred_may_be_given_up_however_many_that_are() -> None:
+    lost = bounds.SWAP_LOST_MAX + 1
+    count = bounds.SWAP_LOST_ONE_IN * lost
+    derived_by_the_old(count)
+    following = begun(ScriptedEmbedder(identity=NEXT))
+    claims = claimed(following, count)
+    complete(following, *claims[lost + 1 :])
+    transitions.fail([(claim, ErrorCode.TEXT_NOT_EMBEDDABLE) for claim in claims[: lost + 1]])
+    assert not upkeep.activate(following)
+    # one of these has no vector in the old one any more, so none is lost with it
+    Embedding.objects.filter(message_id=claims[0].message_id).delete()
+    said("another")
+    answering = Manifest.objects.get(state="active")
+    complete(answering, *claimed(answering))
+    assert upkeep.activate(following)
+
+
+def test_what_nothing_answers_is_taken_over_by_whatever_there_is() -> None:
+    said("one", "two")
+    new = ScriptedEmbedder(derive_nothing, identity=NEXT)
+    following = begun(new)
+    asyncio.run(worker_for(new).drain())
+    assert upkeep.activate(following)

@@ -108,6 +108,7 @@ def _as_dict(rebuilt: Rebuilt) -> dict[str, Any]:
         "done": rebuilt.progress.done,
         "failed": rebuilt.progress.failed,
         "error_code": rebuilt.error_code.value if rebuilt.error_code else "",
+        "withheld": rebuilt.withheld,
         "duration_ms": round(1000 * rebuilt.seconds),
     }
 
@@ -120,6 +121,12 @@ def _sentence(rebuilt: Rebuilt) -> str:
             f"Manifest {rebuilt.manifest.generation} answers: {counts} have their vector, "
             f"{progress.open} are on their way, {progress.failed} have none, "
             f"in {rebuilt.seconds:.1f} s."
+        )
+    if rebuilt.withheld:
+        return (
+            f"Manifest {rebuilt.manifest.generation} does not take over, as "
+            f"{rebuilt.withheld}: {counts} have their vector, "
+            f"{progress.failed} failed and are tried again later."
         )
     reason = f" ({rebuilt.error_code.value})" if rebuilt.error_code else ""
     return (

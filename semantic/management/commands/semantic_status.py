@@ -42,11 +42,12 @@ class Command(OperatorCommand):
 def _paragraph(manifest: ManifestStatus) -> str:
     name = f"{manifest.provider} {manifest.model}, {manifest.dimensions} dimensions"
     failures = ", ".join(f"{count} {code}" for code, count in manifest.failures.items())
+    withheld = f"\n    it does not take over: {manifest.withheld}" if manifest.withheld else ""
     return (
         f"manifest {manifest.generation}  {manifest.state}  {name}\n"
         f"    {manifest.done} of {manifest.total} messages have their vector, "
         f"{manifest.queued} wait, {manifest.leased} are at work, "
         f"{manifest.expired} were left by their worker\n"
         f"    failed: {failures or 'none'}; stale: {manifest.stale}; "
-        f"{'with' if manifest.has_index else 'without'} an index"
+        f"{'with' if manifest.has_index else 'without'} an index{withheld}"
     )
