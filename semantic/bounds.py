@@ -32,6 +32,9 @@ ATTEMPTS: Final = 5
 # so many times.
 COOL_DOWN_SECONDS: Final = 300
 ROUNDS_AFTER_FAILURE: Final = 3
+# Where messages were given up after that and this keeps a new manifest from taking over, they
+# begin with their first round again after this pause, and so on.
+ANEW_SECONDS: Final = 3_600
 # A new manifest takes over while what was said last is still on its way to it, for so long at
 # most: what a worker took along when it died comes back no sooner.
 SWAP_LAG_SECONDS: Final = LEASE_SECONDS

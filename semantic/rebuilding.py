@@ -51,18 +51,16 @@ Show = Callable[[Manifest, Progress], None]
 def begin_or_resume() -> tuple[Manifest, bool]:
     """Return the manifest to fill, and whether it was begun before.
 
-    One whose messages failed to the last, as the provider was not there, is begun anew.
+    What it gave up, and what keeps it from taking over, is tried anew at once.
 
     Raises:
         ProviderFailed: the embedder cannot say what it is now. Nothing is written.
     """
     identity = factory.from_settings().identity
     unfinished = upkeep.building()
-    if (
-        unfinished is not None
-        and unfinished.digest == identity.digest
-        and not transitions.shortfall(unfinished.pk).let_down
-    ):
+    if unfinished is not None and unfinished.digest == identity.digest:
+        while transitions.begin_anew(unfinished.pk, pause_seconds=0):
+            pass
         return unfinished, True
     return transitions.begin(identity), False
 

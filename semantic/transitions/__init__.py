@@ -8,7 +8,7 @@ his own. An attempt presents its claim; what came too late is counted and not ke
 from semantic.transitions.activating import Lag, activate_when_complete, lag
 from semantic.transitions.claims import Claim, claim_jobs
 from semantic.transitions.forgetting import Forgotten, forget
-from semantic.transitions.giving_up import Shortfall, shortfall
+from semantic.transitions.giving_up import Shortfall, begin_anew, shortfall
 from semantic.transitions.manifests import (
     Progress,
     backfill,
@@ -32,6 +32,7 @@ __all__ = [
     "activate_when_complete",
     "backfill",
     "begin",
+    "begin_anew",
     "claim_jobs",
     "ensure",
     "fail",

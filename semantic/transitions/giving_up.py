@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db import connection
+from django.db import connection, transaction
 
 from recovery.errors import ErrorCode
 from semantic import bounds
@@ -59,6 +59,39 @@ _SHORTFALL: Final = f"""
         ) AS counted),
         EXISTS (SELECT FROM semantic_embedding WHERE manifest_id = %(manifest)s)
 """  # noqa: S608  constants
+# Of those that keep it from taking over, what has had its pause: all that the provider was not
+# there for, and what was refused if that was too much.
+_DUE: Final = f"""
+    SELECT j.id, j.message_id FROM ({_GIVEN_UP}) AS g
+        JOIN semantic_semanticjob j ON j.id = g.id
+    WHERE (g.let_down OR %(too_many)s)
+        AND j.finished_at <= statement_timestamp() - %(pause)s * interval '1 second'
+        AND NOT EXISTS (
+            SELECT FROM semantic_semanticjob n WHERE n.conversation_id = j.conversation_id
+                AND n.message_id = j.message_id AND n.manifest_id = j.manifest_id
+                AND n.id > j.id)
+    ORDER BY j.id LIMIT {bounds.RECONCILE_ROWS}
+"""  # noqa: S608  constants
+_HOLD_MESSAGES: Final = """
+    SELECT id FROM turns_message WHERE id = ANY(%s) ORDER BY id FOR SHARE SKIP LOCKED
+"""
+_HOLD_JOBS: Final = """
+    SELECT id FROM semantic_semanticjob WHERE id = ANY(%s) AND message_id = ANY(%s)
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+"""
+# In a statement that sees what whoever held them before has enqueued.
+_BEGIN_ANEW: Final = """
+    INSERT INTO semantic_semanticjob (manifest_id, message_id, conversation_id, person_id,
+            digest, state, error_code, round, attempts, write_mark)
+    SELECT j.manifest_id, j.message_id, j.conversation_id, j.person_id, j.digest, 'queued', '',
+        1, 0, 0
+    FROM semantic_semanticjob j JOIN turns_message m ON m.id = j.message_id
+        JOIN semantic_manifest p ON p.id = j.manifest_id
+    WHERE j.id = ANY(%s) AND m.digest = j.digest AND p.state = 'building' AND NOT EXISTS (
+        SELECT FROM semantic_semanticjob n WHERE n.conversation_id = j.conversation_id
+            AND n.message_id = j.message_id AND n.manifest_id = j.manifest_id AND n.id > j.id)
+    ORDER BY j.id ON CONFLICT DO NOTHING
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +147,25 @@ def shortfall(manifest_id: int) -> Shortfall:
     with connection.cursor() as cursor:
         cursor.execute(_SHORTFALL, _parameters(manifest_id))
         return Shortfall(*cursor.fetchone())
+
+
+@transaction.atomic(durable=True)
+def begin_anew(manifest_id: int, *, pause_seconds: float = bounds.ANEW_SECONDS) -> int:
+    """Enqueue, in their first round, some of the messages that were given up and keep the
+    manifest from taking over; return how many. Each `pause_seconds` after it was given up."""
+    judged = shortfall(manifest_id)
+    if not judged.stands:
+        return 0
+    due = {"too_many": judged.loses_too_many, "pause": pause_seconds}
+    with connection.cursor() as cursor:
+        cursor.execute(_DUE, _parameters(manifest_id) | due)
+        jobs = dict(cursor.fetchall())
+        cursor.execute(_HOLD_MESSAGES, [list(jobs.values())])
+        messages = [pk for (pk,) in cursor.fetchall()]
+        cursor.execute(_HOLD_JOBS, [list(jobs), messages])
+        cursor.execute(_BEGIN_ANEW, [[pk for (pk,) in cursor.fetchall()]])
+        begun: int = cursor.rowcount
+    return begun
 
 
 def _parameters(manifest_id: int) -> dict[str, Any]:

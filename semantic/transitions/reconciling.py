@@ -12,7 +12,9 @@ from recovery.fences import GENERATION_SHIFT_BITS, WRITE_COUNT_MASK
 from recovery.statements import run
 from semantic import bounds
 from semantic.models import Manifest
+from semantic.transitions.activating import lag
 from semantic.transitions.enqueuing import look_on
+from semantic.transitions.giving_up import begin_anew
 
 _MARKED: Final = f"""
     write_mark = (attempts::bigint << {GENERATION_SHIFT_BITS})
@@ -100,6 +102,7 @@ def reconcile() -> Reconciled:
     """Make one bounded look for missing, expired and left-over rows."""
     exhausted = _exhaust()
     due, retried = _retry()
+    retried += _begin_anew()
     left, cleared = _clear_retired()
     enqueued = 0
     covered = True
@@ -137,6 +140,14 @@ def _retry() -> tuple[int, int]:
         retried = cursor.rowcount
         cursor.execute(_FOLLOWED, [held])
     return len(due), retried
+
+
+def _begin_anew() -> int:
+    """Let another round begin for what keeps the manifest being built from taking over, once
+    all else of it has settled; return for how many messages."""
+    building = Manifest.objects.filter(state=Manifest.State.BUILDING)
+    waiting = [pk for pk in building.values_list("pk", flat=True) if lag(pk).is_over]
+    return sum(begin_anew(pk) for pk in waiting)
 
 
 @transaction.atomic(durable=True)

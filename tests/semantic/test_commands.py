@@ -3,6 +3,7 @@ short."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -24,8 +25,9 @@ from recovery.errors import ErrorCode, ProviderFailed
 from semantic import bounds, transitions
 from semantic.embedders import factory
 from semantic.models import Embedding, Manifest, SemanticJob
+from semantic.transitions import Derived
 from semantic.worker import SemanticWorker
-from tests.factories import let_retries_come_due
+from tests.factories import let_retries_come_due, unit_vector
 from tests.support.embedding import ScriptedEmbedder, active, expire_leases, has, said
 from tests.support.processes import ROOT, interruptible
 from tests.support.waiting import wait_until
@@ -144,30 +146,33 @@ def test_the_old_vectors_answer_while_the_provider_is_away_and_the_next_run_goes
     assert Manifest.objects.get(state="active").generation == 2
 
 
-def test_what_failed_to_the_last_is_begun_anew_by_the_next_run(
+def test_what_failed_to_the_last_is_tried_anew_by_the_next_run_and_nothing_else(
     embedder: ScriptedEmbedder,
 ) -> None:
     active(embedder)
-    said("one")
+    said("one", "two", "three")
+    asyncio.run(SemanticWorker(has(embedder)).drain())
     unfinished = transitions.begin(embedder.identity)
     transitions.backfill(unfinished.pk)
+    lost, *others = transitions.claim_jobs(unfinished.pk, limit=3)
+    transitions.persist(unfinished.pk, [Derived(claim, unit_vector()) for claim in others])
     for _ in range(bounds.ROUNDS_AFTER_FAILURE + 1):
-        claims = transitions.claim_jobs(unfinished.pk, limit=1)
-        assert transitions.fail([(claims[0], ErrorCode.SEMANTIC_PROVIDER_OFFLINE)]) == 1
+        assert transitions.fail([(lost, ErrorCode.SEMANTIC_PROVIDER_OFFLINE)]) == 1
         let_retries_come_due()
         transitions.reconcile()
+        (lost,) = transitions.claim_jobs(unfinished.pk, limit=1) or [lost]
+    embedder.calls.clear()
     assert rebuilt() == {
-        "generation": unfinished.generation + 1,
+        "generation": unfinished.generation,
         "state": "active",
-        "resumed": False,
-        "total": 1,
-        "done": 1,
+        "resumed": True,
+        "total": 3,
+        "done": 3,
         "failed": 0,
         "error_code": "",
         "withheld": "",
     }
-    unfinished.refresh_from_db()
-    assert unfinished.state == "retired"
+    assert embedder.calls == [[lost.text]]
 
 
 def test_it_says_in_a_line_that_the_embedder_cannot_be_used(

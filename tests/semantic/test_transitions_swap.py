@@ -401,3 +401,70 @@ def test_what_nothing_answers_is_taken_over_by_whatever_there_is() -> None:
     following = begun(new)
     asyncio.run(worker_for(new).drain())
     assert upkeep.activate(following)
+
+
+def test_what_the_provider_was_not_there_for_is_tried_anew_after_a_longer_pause() -> None:
+    """One outage of a quarter of an hour must not keep a manifest for ever."""
+    old, _ = derived_by_the_old(3)
+    new = ScriptedEmbedder(identity=NEXT, batch_items=2)
+    following = begun(new)
+    complete(following, *claimed(following, 2))
+    refuse_rounds(old, new, ProviderFailed(ErrorCode.PROVIDER_UNREACHABLE))
+    assert transitions.shortfall(following.pk).let_down == 1
+    new.calls.clear()
+
+    later(bounds.ANEW_SECONDS - 60)
+    assert transitions.reconcile().retried == 0
+    later(60)
+    assert transitions.reconcile().retried == 1
+    # it has not succeeded by waiting
+    assert not transitions.activate_when_complete(following.pk)
+    assert transitions.reconcile().retried == 0
+    asyncio.run(worker_for(old, new).drain())
+
+    assert [len(texts) for texts in new.calls] == [1]
+    assert upkeep.activate(following)
+
+
+def test_what_was_said_later_and_let_down_still_keeps_it_while_it_is_tried_anew(
+    new: Manifest,
+) -> None:
+    said("later")
+    for _ in range(bounds.ROUNDS_AFTER_FAILURE + 1):
+        transitions.fail([(claim, OFFLINE) for claim in claimed(new)])
+        let_retries_come_due()
+        transitions.reconcile()
+    later(bounds.ANEW_SECONDS)
+    assert transitions.reconcile().retried == 1
+    assert transitions.lag(new.pk).is_over
+    assert not transitions.activate_when_complete(new.pk)
+    complete(new, *claimed(new))
+    assert transitions.activate_when_complete(new.pk)
+
+
+def test_what_was_refused_is_tried_anew_only_where_it_keeps_the_manifest() -> None:
+    old, _ = derived_by_the_old(2)
+    new = ScriptedEmbedder(derive_nothing, identity=NEXT)
+    following = begun(new)
+    asyncio.run(worker_for(old, new).drain())
+    later(bounds.ANEW_SECONDS)
+    assert transitions.reconcile().retried == 2
+    first, second = claimed(following)
+    complete(following, first)
+    transitions.fail([(second, ErrorCode.TEXT_NOT_EMBEDDABLE)])
+    later(bounds.ANEW_SECONDS)
+    assert transitions.reconcile().retried == 0
+    assert upkeep.activate(following)
+
+
+def test_what_was_forgotten_is_not_tried_anew(new: Manifest) -> None:
+    (message,) = said("later")
+    for _ in range(bounds.ROUNDS_AFTER_FAILURE + 1):
+        for manifest in Manifest.objects.all():
+            transitions.fail([(claim, OFFLINE) for claim in claimed(manifest)])
+        let_retries_come_due()
+        transitions.reconcile()
+    transitions.forget(message.pk)
+    later(bounds.ANEW_SECONDS)
+    assert transitions.reconcile().retried == 0
+    assert transitions.activate_when_complete(new.pk)
