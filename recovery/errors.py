@@ -146,7 +146,12 @@ class ErrorCode(models.TextChoices):
         "The tool's result was larger than allowed.",
     )
     WORK_RECURSION_REFUSED = "work_recursion_refused", "A job cannot start or steer jobs."
-    NOT_A_REPOSITORY = "not_a_repository", "The directory is not a Git repository."
+    DIRECTORY_MISSING = "directory_missing", "The directory is not there."
+    NOT_A_REPOSITORY = (
+        "not_a_repository",
+        "The directory is in no Git repository that jobs can work in.",
+    )
+    REPOSITORY_EMPTY = "repository_empty", "The Git repository has no commit to begin from."
     WORKSPACE_FAILED = "workspace_failed", "The job's working copy could not be made."
     PATH_REFUSED = "path_refused", "The path leads out of the job's working copy."
     COMMAND_REFUSED = "command_refused", "This job may not run that."

@@ -15,6 +15,7 @@ from django.db import connection
 from recovery.arrays import array
 from recovery.errors import ErrorCode
 from work.models import WorkJob
+from work.projection import COMMIT
 
 OPENINGS: Final[Mapping[str, str]] = {
     WorkJob.State.FAILED: "This job failed.",
@@ -22,18 +23,22 @@ OPENINGS: Final[Mapping[str, str]] = {
     WorkJob.State.INTERRUPTED: "This job was interrupted.",
     WorkJob.State.BUDGET_EXHAUSTED: "This job ended before it was done.",
 }
-_FACTS: Final = """
+_FACTS: Final = f"""
     SELECT j.id, j.conversation_id, coalesce(j.authority ->> 'name', ''), j.agent, j.branch,
-        j.base_commit, j.attempts, s.succeeded, s.unsuccessful, s.unknown, s.unstarted
+        j.base_commit, CASE j.kind WHEN 'coding' THEN ({COMMIT}) END, j.attempts,
+        EXISTS (SELECT FROM work_workproviderstep p WHERE p.job_id = j.id),
+        s.may_have_changed, s.succeeded, s.unsuccessful, s.unknown, s.unstarted
     FROM work_workjob j CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
+        SELECT coalesce(bool_or(effect <> 'read' AND started_at IS NOT NULL), false)
+                AS may_have_changed,
+            count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
             count(*) FILTER (WHERE state IN ('failed', 'refused', 'unavailable'))
                 AS unsuccessful,
             count(*) FILTER (WHERE state IN ('running', 'interrupted')) AS unknown,
             count(*) FILTER (WHERE state IN ('requested', 'cancelled')) AS unstarted
         FROM work_workstep WHERE job_id = j.id
     ) s WHERE j.id = ANY(%s::bigint[])
-"""
+"""  # noqa: S608  a constant
 _LAST_WORDS: Final = """
     SELECT DISTINCT ON (job_id) job_id, text FROM work_workproviderstep
     WHERE job_id = ANY(%s::bigint[]) AND text <> '' ORDER BY job_id, sequence DESC
@@ -42,7 +47,11 @@ _LAST_WORDS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the rows say about a job that is about to end, and how its calls went."""
+    """What the rows say about a job that is about to end, and how its calls went.
+
+    `commit` is the last that the job made itself. `has_asked` says that its model was asked for
+    something, `may_have_changed` that a call was started that does more than read.
+    """
 
     pk: int
     conversation_id: int
@@ -50,7 +59,10 @@ class Facts:
     agent: str
     branch: str
     base_commit: str
+    commit: str | None
     attempts: int
+    has_asked: bool
+    may_have_changed: bool
     succeeded: int
     unsuccessful: int
     unknown: int
@@ -113,11 +125,23 @@ def _place(facts: Facts) -> list[str]:
     if not facts.computer:
         return []
     agent = f" with {facts.agent}" if facts.agent else ""
-    sentences = [f"It worked on {facts.computer}{agent}."]
-    if facts.branch:
+    worked = "It worked" if facts.has_asked else "It was to work"
+    sentences = [f"{worked} on {facts.computer}{agent}."]
+    if not facts.branch:
+        return sentences
+    if not (facts.commit or facts.may_have_changed):
+        return [*sentences, "It changed nothing in the repository."]
+    kept = (
+        "What it had not committed is committed there as its working copy is taken down, if "
+        "that is still to be had"
+    )
+    if facts.commit:
         sentences.append(
-            f"Its branch is {facts.branch}, begun at {facts.base_commit}. What it had not "
-            "committed is committed there as its working copy is taken down, if that is still "
-            "to be had; a branch on which nothing happened is removed."
+            f"Its branch is {facts.branch}; its last commit there is {facts.commit}. {kept}."
+        )
+    else:
+        sentences.append(
+            f"Its branch is {facts.branch}, begun at {facts.base_commit}. {kept}; a branch on "
+            "which nothing happened is removed."
         )
     return sentences

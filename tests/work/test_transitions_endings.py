@@ -209,13 +209,16 @@ def test_the_notice_of_a_coding_job_names_its_place_and_its_restarts() -> None:
     job = make.WorkJobFactory.create(coding=True, running=True, agent="careful")
     fence = adopted(job)
     checkpoint_workspace(fence, "c0ffee", "holdfast/job-1")
+    job.refresh_from_db()
+    make.WorkStepFactory.create(job=job, effect="reversible", succeeded=True)
 
     finish_job(fence, State.INTERRUPTED, error_code=ErrorCode.RUNTIME_LOST)
 
     assert job.computer is not None
     assert report_text(job).startswith(
         "This job was interrupted. The process doing this work died before it finished. "
-        f"It was started 2 times. It worked on {job.computer.name} with careful. "
+        "It was started 2 times. Of its tool calls, 1 succeeded. "
+        f"It worked on {job.computer.name} with careful. "
         "Its branch is holdfast/job-1, begun at c0ffee. What it had not committed is "
         "committed there as its working copy is taken down, if that is still to be had; a "
         "branch on which nothing happened is removed."

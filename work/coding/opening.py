@@ -66,7 +66,7 @@ async def open_workspace(job: CodingJob, *, fence: Fence, checkpoint: Checkpoint
     """Return the job's workspace, made or found again.
 
     Raises:
-        WorkspaceRefused: `outside_roots`, `not_a_repository`, or `workspace_failed`.
+        WorkspaceRefused: as `repository.find` says, or `workspace_failed`.
         StaleFence: the job is not ours any more.
     """
     opening = _Opening(job, fence)

@@ -40,14 +40,15 @@ def find(git: Git, *, roots: Sequence[str], cwd: str) -> Repository:
     become a link out of the roots is refused, and so is a repository that itself lies outside.
 
     Raises:
-        WorkspaceRefused: `outside_roots`, or `not_a_repository`.
+        WorkspaceRefused: `outside_roots`, `directory_missing`, `not_a_repository`, or
+            `repository_empty`.
         GitFailed: Git did not come to an answer.
     """
     allowed = [Path(root) for root in roots if _is_itself(root)]
     here = Path(cwd).resolve()
     _require_inside(here, allowed, "The directory leads out of what jobs may work in.")
     if not here.is_dir():
-        raise _none("The directory is not there.")
+        raise WorkspaceRefused(ErrorCode.DIRECTORY_MISSING, "The directory is not there.")
     try:
         # A repository above the roots is not looked for.
         said = {"GIT_CEILING_DIRECTORIES": os.pathsep.join(str(one.parent) for one in allowed)}
@@ -87,7 +88,9 @@ def _head(git: Git, here: Path) -> str:
     except GitFailed as failed:
         if failed.status is None:
             raise
-        raise _none("The repository has no commit yet.") from None
+        raise WorkspaceRefused(
+            ErrorCode.REPOSITORY_EMPTY, "The repository has no commit yet."
+        ) from None
 
 
 def _is_itself(root: str) -> bool:

@@ -127,7 +127,7 @@ def test_the_installations_own_directory_is_no_place_to_work(
 def test_what_is_no_repository_is_said_to_be_none(git: Git, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     assert refused(git, plain) == (
-        ErrorCode.NOT_A_REPOSITORY,
+        ErrorCode.DIRECTORY_MISSING,
         "The directory is not there.",
     )
     plain.mkdir()
@@ -140,11 +140,12 @@ def test_what_is_no_repository_is_said_to_be_none(git: Git, tmp_path: Path) -> N
 def test_a_repository_without_a_commit_is_nothing_to_begin_from(
     git: Git, tmp_path: Path
 ) -> None:
-    empty = PersonsRepository(tmp_path / "empty")
-    assert refused(git, empty.top) == (
-        ErrorCode.NOT_A_REPOSITORY,
-        "The repository has no commit yet.",
-    )
+    for name, options in (("empty", ()), ("empty.git", ("--bare",))):
+        empty = PersonsRepository(tmp_path / name, *options)
+        assert refused(git, empty.top) == (
+            ErrorCode.REPOSITORY_EMPTY,
+            "The repository has no commit yet.",
+        )
 
 
 def test_gits_own_directory_is_no_place_to_work(
