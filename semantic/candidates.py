@@ -9,7 +9,6 @@ of theirs. Either way it does not matter how much others have said.
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -81,9 +80,6 @@ _IS_FEW: Final = "NOT (SELECT is_large FROM ground)"
 _LOOKS_AROUND: Final = """(SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true)
     || set_config('hnsw.ef_search', '{width}', true)
     || set_config('hnsw.max_scan_tuples', '{tuples}', true)) <> ''"""
-# The parser of queries takes the beginning of such a word for the operator, if its letters are
-# not ASCII or a sign is among them: as in "orçamento", and "or.example.org".
-_NO_OR: Final = re.compile(r"""(?<![^\s"!&|()<])or(?=[^\s\w"!&|()<-]|[^\x00-\x7f])""", re.IGNORECASE)
 # Of the longest words of a query so many are counted, and so many of the rarest looked for.
 SOME_WORDS_LOOKED_AT: Final = 16
 SOME_WORDS: Final = 6
@@ -170,8 +166,7 @@ def values(query: str, scope: Scope, some: Some | None = None) -> dict[str, Any]
     """Return the values of the list by words."""
     said: dict[str, Any] = {
         **scope.values,
-        # a sign that it takes for a part of the word, and the words do not have
-        "query": _NO_OR.sub(r"'\g<0>", query),
+        "query": query,
         # beside the words, the person's own entry (semantic/models/messages.py)
         "own": f"'person {scope.person_id}'",
     }

@@ -36,19 +36,20 @@ log = structlog.get_logger(__name__)
 TRIES: Final = 3
 # As telephones write them.
 _QUOTES: Final = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
-# The parser of queries takes no address with its scheme for one. Dashes behind it are not the
-# beginning of a word.
+# The parser of queries takes no address with its scheme for one. Dashes behind it do not begin
+# a word.
 _SCHEMES: Final = re.compile(r"\b(?:[a-z][a-z0-9+.-]*://-*)+", re.IGNORECASE)
 # The parser takes each dash that is not within a word for an exclusion: a spaced one, a list's,
 # an option's, and the many of a ruled line, which it refuses. People mean the word right behind
-# one dash. Its words end at any of these signs as well, and "or" need not be followed by a space.
+# one dash. Words end for it at any of these signs as well. Signs at the end of one that is
+# excluded are none of it.
 _TERMS: Final = re.compile(
     r"""(?P<phrase>(?:(?<!\S)-)?"[^"]*(?:"|\Z))
     | (?P<excluded>(?<!\S)-\w(?:[^\s"]*[^\s!-/:-@\[-`{-~])?)[^\s"]*
-    | (?<![^\s"!&|()<])(?:-+ | (?P<or>or)(?=["!&|()<]))""",
-    re.IGNORECASE | re.VERBOSE,
+    | (?<![^\s"!&|()<])-+""",
+    re.VERBOSE,
 )
-# What the parser would exclude the beginning of, and ask for the rest.
+# Of such a word the parser would exclude the beginning, and ask for the rest.
 _SEVERAL: Final = re.compile(r"[:!&|()<]")
 
 EmbedderFor = Callable[[Manifest], Embedder | None]
@@ -96,9 +97,9 @@ class Results:
 def query_of(text: str) -> str:
     """Return what to look for, as it may be searched, and as PostgreSQL reads it.
 
-    Phrases are in plain quotes. An exclusion is a dash at the beginning of a word or a quote:
-    it goes to the end of that word, before a blank, or to the closing quote. No other dashes are left but those
-    within words. Blanks of any kind are one space each, and addresses are without their scheme.
+    Phrases are in plain quotes. An exclusion is a dash at the beginning of a word, up to the
+    next blank or quote, or of a phrase; no other dashes are left but those within words.
+    Addresses are without their scheme.
 
     Raises:
         Refused: there is nothing in it, or characters that no stored text can have.
@@ -111,7 +112,7 @@ def query_of(text: str) -> str:
     query = text.translate(_QUOTES)
     if "://" in query:
         query = _SCHEMES.sub(_no_scheme, query)
-    query = " ".join(_TERMS.sub(_term, query).split())
+    query = _TERMS.sub(_term, query).strip()
     if not query:
         raise Refused(ErrorCode.EMPTY_QUERY)
     return query
@@ -127,7 +128,7 @@ def _term(found: re.Match[str]) -> str:
     excluded = found["excluded"]
     if excluded and _SEVERAL.search(excluded):
         return f' -"{excluded[1:]}" '
-    return f" {found['phrase'] or excluded or found['or'] or ''} "
+    return f" {found['phrase'] or excluded or ''} "
 
 
 async def search(

@@ -85,6 +85,16 @@ async def test_words_are_met_as_a_person_writes_them(query: str, expected: list[
         ("| boat |" + " --- |" * 40, ["A big red boat.", "A red and big boat."]),
         (" ".join(["-nothing"] * 40) + " boat", ["A big red boat.", "A red and big boat."]),
         ("boat " + "-" * 400, ["A big red boat.", "A red and big boat."]),
+        ("boat <" + "-" * 40, ["A big red boat.", "A red and big boat."]),
+        ("boat <- red", ["A big red boat.", "A red and big boat."]),
+        ("boat<-red", ["A big red boat.", "A red and big boat."]),
+        ("boat http://" + "-" * 40, ["A big red boat.", "A red and big boat."]),
+        ("boat http://-red", ["A big red boat.", "A red and big boat."]),
+        ("boat -http://red", []),
+        ("boat -http:// red", ["A big red boat.", "A red and big boat."]),
+        ("boat -red&hat", ["A big red boat.", "A red and big boat."]),
+        ("boat -red:boat", ["A red and big boat."]),
+        ("boat -red:", []),
     ],
 )
 async def test_a_dash_excludes_the_word_right_behind_it_and_else_means_nothing(
