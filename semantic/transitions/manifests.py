@@ -44,8 +44,11 @@ class Progress:
 
 def ensure(identity: Identity) -> Manifest:
     """Return the manifest that answers, or is being built, by this identity; begin it if there
-    is none."""
-    return _present(identity) or _begin(identity, anew=False)
+    is none. One that is being built by another is retired: whoever started last decides."""
+    present = _present(identity)
+    if present is not None and not _built_by_others(identity).exists():
+        return present
+    return _begin(identity, anew=False)
 
 
 def begin(identity: Identity) -> Manifest:
@@ -81,17 +84,23 @@ def _present(identity: Identity) -> Manifest | None:
     return _living().filter(digest=identity.digest).order_by("state").first()
 
 
+def _built_by_others(identity: Identity) -> QuerySet[Manifest]:
+    return _living().filter(state=Manifest.State.BUILDING).exclude(digest=identity.digest)
+
+
 @transaction.atomic(durable=True)
 def _begin(identity: Identity, *, anew: bool) -> Manifest:
     with connection.cursor() as cursor:
         cursor.execute(_HOLD_MESSAGES)
-    # Whoever began one at the same time has committed by now.
+    # Whoever began one at the same time, or let it answer, has committed by now.
+    list(_living().select_for_update(no_key=True).order_by("pk"))
+    others = _living().filter(state=Manifest.State.BUILDING)
     present = None if anew else _present(identity)
     if present is not None:
+        others = _built_by_others(identity)
+    others.update(state=Manifest.State.RETIRED, finished_at=Now())
+    if present is not None:
         return present
-    _living().filter(state=Manifest.State.BUILDING).update(
-        state=Manifest.State.RETIRED, finished_at=Now()
-    )
     last = Manifest.objects.aggregate(last=Max("generation"))["last"] or 0
     manifest = Manifest.objects.create(
         generation=last + 1,

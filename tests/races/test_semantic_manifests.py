@@ -184,3 +184,28 @@ def test_a_look_leaves_a_message_that_is_being_changed_to_who_changes_it(
         change.commit()
     assert look.result().enqueued == 0
     assert SemanticJob.objects.get().digest == "other"
+
+
+def test_a_start_with_what_answered_until_just_now_begins_it_anew(
+    manifest: Manifest, database_url: str
+) -> None:
+    """It waits for the swap under way, and does not take what gives way for what answers."""
+    following = transitions.begin(OTHER)
+    identity = Identity(
+        manifest.provider, manifest.model, manifest.version, manifest.dimensions
+    )
+    with psycopg.connect(database_url) as swap:
+        swap.execute(
+            "UPDATE semantic_manifest SET state = 'retired', finished_at = now() WHERE id = %s",
+            [manifest.pk],
+        )
+        swap.execute(
+            "UPDATE semantic_manifest SET state = 'active', activated_at = now(), "
+            "covered_at = now() WHERE id = %s",
+            [following.pk],
+        )
+        start = Rival(lambda: transitions.ensure(identity)).until_it_waits()
+        swap.commit()
+    assert (start.result().state, start.result().generation) == ("building", 3)
+    following.refresh_from_db()
+    assert following.state == "active"

@@ -88,6 +88,31 @@ def test_another_identity_is_generation_two_and_the_first_goes_on_answering() ->
     assert (first.state, second.generation, second.state) == ("active", 2, "building")
 
 
+def test_whoever_starts_with_what_answers_retires_what_is_built_by_other_settings() -> None:
+    """Going back to the old settings stops the swap."""
+    say(1)
+    first = filled()
+    mistaken = transitions.ensure(OTHER)
+    transitions.backfill(mistaken.pk)
+
+    assert transitions.ensure(IDENTITY) == first
+
+    mistaken.refresh_from_db()
+    assert mistaken.state == "retired"
+    assert derive(mistaken) == 0
+    assert not transitions.activate_when_complete(mistaken.pk)
+
+
+def test_what_is_built_anew_by_the_same_settings_is_not_retired_by_a_start() -> None:
+    first = filled()
+    anew = transitions.begin(IDENTITY)
+
+    assert transitions.ensure(IDENTITY) == first
+
+    anew.refresh_from_db()
+    assert anew.state == "building"
+
+
 def test_a_manifest_begun_while_another_is_being_built_takes_its_place() -> None:
     first = transitions.begin(IDENTITY)
     second = transitions.begin(OTHER)
