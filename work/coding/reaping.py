@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 # No claim has a generation like this: whoever of an earlier one wakes up, stops.
 _LAST: Final = 2**31
+# What was logged as kept: a repository that was deleted stays away, and so would the line.
+_told: Final[set[Path]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,11 @@ def _reap(place: Place) -> bool:
             log.info("coding.worktree_reaped", job_id=place.job_id, count=facts.changed_files)
         worktrees.remove(place.base)
     except (GitFailed, OSError, StaleFence) as error:
-        log.error("coding.worktree_kept", job_id=place.job_id, exc_info=error)
+        if place.base not in _told:
+            _told.add(place.base)
+            log.warning("coding.worktree_kept", job_id=place.job_id, exc_info=error)
         return False
     finally:
         os.close(held)
+    _told.discard(place.base)
     return True

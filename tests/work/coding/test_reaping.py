@@ -5,6 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.waiting import wait_until
 from tests.work.coding.repositories import PersonsRepository, call, job_in
@@ -103,6 +104,22 @@ async def test_a_worktree_whose_repository_is_gone_is_kept(
     (tmp_path / "moved").rename(repository.top)
     assert reap_worktrees(still_open=none_open) == Reaped(removed=(1,))
     assert repository.shown("holdfast/job-1:precious") == "1"
+
+
+async def test_a_worktree_that_is_kept_is_told_of_once_in_a_process(
+    repository: PersonsRepository, tmp_path: Path
+) -> None:
+    await leave(repository, 1)
+    for away in ("moved", "moved again"):
+        repository.top.rename(tmp_path / away)
+        with capture_logs() as lines:
+            for _ in range(3):
+                assert reap_worktrees(still_open=none_open) == Reaped(kept=(1,))
+        kept = [line for line in lines if line["event"] == "coding.worktree_kept"]
+        assert [(line["log_level"], line["job_id"]) for line in kept] == [("warning", 1)]
+        (tmp_path / away).rename(repository.top)
+        assert reap_worktrees(still_open=none_open) == Reaped(removed=(1,))
+        await leave(repository, 1)
 
 
 async def test_an_older_worker_that_wakes_up_finds_nothing_to_change(
