@@ -99,7 +99,8 @@ def query_of(text: str) -> str:
 
     Phrases are in plain quotes. An exclusion is a dash at the beginning of a word, up to the
     next blank or quote, or of a phrase; no other dashes are left but those within words.
-    Addresses are without their scheme.
+    Addresses are without their scheme, and blanks of any kind are one space: which of them are
+    blanks for PostgreSQL depends on its locale.
 
     Raises:
         Refused: there is nothing in it, or characters that no stored text can have.
@@ -112,7 +113,7 @@ def query_of(text: str) -> str:
     query = text.translate(_QUOTES)
     if "://" in query:
         query = _SCHEMES.sub(_no_scheme, query)
-    query = _TERMS.sub(_term, query).strip()
+    query = " ".join(_TERMS.sub(_term, query).split())
     if not query:
         raise Refused(ErrorCode.EMPTY_QUERY)
     return query

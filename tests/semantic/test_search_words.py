@@ -104,6 +104,16 @@ async def test_a_dash_excludes_the_word_right_behind_it_and_else_means_nothing(
     assert sorted(texts(await by_words(query, Scope(mine.owner_id)))) == (expected)
 
 
+async def test_blanks_of_any_kind_separate_words() -> None:
+    mine = await conversation_of("A big red boat.", "A red and big boat.", "A big hat.")
+    blanks = [chr(code) for code in range(0x10000) if chr(code).isspace()]
+    assert {"\x85", "\xa0", "\u2003", "\u2028", "\u202f", "\u3000"} < set(blanks)
+    for blank in blanks:
+        for query in (f"big{blank}-red", f'big{blank}-"red"', f"zeppelin{blank}or{blank}hat"):
+            found = await by_words(query, Scope(mine.owner_id))
+            assert texts(found) == ["A big hat."], ascii(query)
+
+
 @pytest.mark.parametrize("query", ["---", "- -- -", " \u00a0-"])
 async def test_dashes_alone_look_for_nothing(query: str) -> None:
     with pytest.raises(Refused) as refused:
