@@ -69,7 +69,8 @@ async def rebuild(worker: SemanticWorker, show: Show | None = None) -> Rebuilt:
     """Fill the manifest of the configured embedder, then let it answer.
 
     It ends early where messages failed that are to be tried again only later: any worker goes
-    on with them then, and so does the next rebuild.
+    on with them then, and so does the next rebuild. So it does when another beginning retired
+    its manifest.
     """
     began = time.monotonic()
     manifest, resumed = await in_thread(begin_or_resume)
@@ -82,7 +83,9 @@ async def rebuild(worker: SemanticWorker, show: Show | None = None) -> Rebuilt:
             await asyncio.gather(showing, return_exceptions=True)
     manifest = await in_thread(Manifest.objects.get, pk=manifest.pk)
     progress = await in_thread(transitions.progress, manifest)
-    withheld = "" if activated else (await in_thread(upkeep.shortfall, manifest)).words
+    withheld = ""
+    if manifest.state == Manifest.State.BUILDING:
+        withheld = (await in_thread(upkeep.shortfall, manifest)).words
     if show is not None:
         show(manifest, progress)
     seconds = time.monotonic() - began
@@ -94,6 +97,8 @@ async def _fill(manifest: Manifest, worker: SemanticWorker) -> tuple[bool, Error
     broke_off = 0
     code = None
     while True:
+        if await in_thread(_state, manifest) == Manifest.State.RETIRED:
+            return False, code  # and nobody derives what it still lacks
         filled = await in_thread(upkeep.fill, manifest)
         drained = await worker.drain(seconds=PASS_SECONDS)
         code = drained.error_code or code
@@ -120,11 +125,15 @@ async def _let_answer(manifest: Manifest) -> bool | None:
         while await in_thread(upkeep.reconcile):
             pass  # the vectors that answered before are removed
         return True
-    state = (await in_thread(Manifest.objects.get, pk=manifest.pk)).state
+    state = await in_thread(_state, manifest)
     if state == Manifest.State.BUILDING and (await in_thread(upkeep.lag, manifest)).open:
         return None
     # a worker was faster, or another rebuild began, or messages failed
     return bool(state == Manifest.State.ACTIVE)
+
+
+def _state(manifest: Manifest) -> str:
+    return Manifest.objects.values_list("state", flat=True).get(pk=manifest.pk)
 
 
 async def _keep_showing(manifest: Manifest, show: Show) -> None:

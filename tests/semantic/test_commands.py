@@ -22,6 +22,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from recovery.errors import ErrorCode, ProviderFailed
+from recovery.executor import in_thread
 from semantic import bounds, transitions
 from semantic.embedders import factory
 from semantic.models import Embedding, Manifest, SemanticJob
@@ -173,6 +174,22 @@ def test_what_failed_to_the_last_is_tried_anew_by_the_next_run_and_nothing_else(
         "withheld": "",
     }
     assert embedder.calls == [[lost.text]]
+
+
+@pytest.mark.timeout(30)
+def test_a_rebuild_whose_manifest_is_retired_meanwhile_ends_and_says_so(
+    embedder: ScriptedEmbedder,
+) -> None:
+    """Where no worker runs, nobody would ever settle the jobs it still has."""
+
+    async def begin_another(_: Sequence[str]) -> None:
+        await in_thread(transitions.begin, replace(embedder.identity, model="another"))
+
+    said(*(f"message {n}" for n in range(20)))
+    embedder.script = [begin_another]
+    status, sentence = run("semantic_rebuild")
+    assert status == 1
+    assert sentence.startswith("Manifest 1 was retired before it was complete: another was")
 
 
 def test_it_says_in_a_line_that_the_embedder_cannot_be_used(

@@ -35,7 +35,7 @@ class Command(OperatorCommand):
         "beside running workers. Cut short, by Ctrl-C or a kill, it goes on where it was when "
         "it is run again (jobs that were under way wait for their lease: at most 30 s). "
         "Exit status: 0 the new vectors answer, 1 messages failed and are tried again later, "
-        "130 interrupted."
+        "or another manifest was begun meanwhile, 130 interrupted."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -121,6 +121,12 @@ def _sentence(rebuilt: Rebuilt) -> str:
             f"Manifest {rebuilt.manifest.generation} answers: {counts} have their vector, "
             f"{progress.open} are on their way, {progress.failed} have none, "
             f"in {rebuilt.seconds:.1f} s."
+        )
+    if rebuilt.manifest.state == Manifest.State.RETIRED:
+        return (
+            f"Manifest {rebuilt.manifest.generation} was retired before it was complete: "
+            "another was begun meanwhile, by a worker that started with other settings or by "
+            "another rebuild. See semantic_status."
         )
     if rebuilt.withheld:
         return (
