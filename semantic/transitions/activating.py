@@ -10,13 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from semantic import bounds
-from semantic.models import Manifest
+from semantic.models import Embedding, Manifest
 from semantic.transitions.enqueuing import look_on
 from semantic.transitions.giving_up import shortfall
+
+log = structlog.get_logger()
 
 # Of the job `j`, which has not settled. A job whose retry is to come, and the one that retries,
 # are followed back to the first: what was there before the look stays so for all its rounds.
@@ -84,23 +87,35 @@ def activate_when_complete(manifest_id: int) -> bool:
     uncovered = living.filter(pk=manifest_id, covered_at=None)
     if uncovered.exists() and not look_on(manifest_id).covered:
         return False
-    return _take_over(manifest_id)
+    taken_over = _take_over(manifest_id)
+    if taken_over is None:
+        return False
+    generation, retired = taken_over
+    log.info(
+        "semantic.activated",
+        generation=generation,
+        previous=retired,
+        count=Embedding.objects.filter(manifest=manifest_id).count(),
+    )
+    return True
 
 
 @transaction.atomic(durable=True)
-def _take_over(manifest_id: int) -> bool:
+def _take_over(manifest_id: int) -> tuple[int, int | None] | None:
+    """Return its generation and that of the one it took the place of, if it has taken over."""
     living = Manifest.objects.exclude(state=Manifest.State.RETIRED)
     both = living.select_for_update(no_key=True).order_by("pk")
     manifests = {manifest.pk: manifest for manifest in both}
     manifest = manifests.pop(manifest_id, None)
     if manifest is None or manifest.state != Manifest.State.BUILDING:
-        return False
+        return None
     if not lag(manifest_id).is_over or shortfall(manifest_id).is_too_much:
-        return False
+        return None
     Manifest.objects.filter(pk__in=manifests).update(
         state=Manifest.State.RETIRED, finished_at=Now()
     )
     Manifest.objects.filter(pk=manifest_id).update(
         state=Manifest.State.ACTIVE, activated_at=Now()
     )
-    return True
+    retired = next((other.generation for other in manifests.values()), None)
+    return manifest.generation, retired

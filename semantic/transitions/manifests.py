@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
 from django.db import connection, transaction
 from django.db.models import Max, QuerySet
 from django.db.models.functions import Now
@@ -13,6 +14,8 @@ from semantic import bounds
 from semantic.embedders.embedder import Identity
 from semantic.models import Manifest
 from semantic.transitions.enqueuing import look_on
+
+log = structlog.get_logger()
 
 # Whoever writes a message has committed, or enqueues for the manifest that is begun under this
 # lock. It waits for those who are writing, and they are quick.
@@ -48,12 +51,12 @@ def ensure(identity: Identity) -> Manifest:
     present = _present(identity)
     if present is not None and not _built_by_others(identity).exists():
         return present
-    return _begin(identity, anew=False)
+    return _told(*_begin(identity, anew=False))
 
 
 def begin(identity: Identity) -> Manifest:
     """Return a new manifest to be filled; one that was being built before is retired."""
-    return _begin(identity, anew=True)
+    return _told(*_begin(identity, anew=True))
 
 
 def rebuild() -> Manifest:
@@ -89,7 +92,8 @@ def _built_by_others(identity: Identity) -> QuerySet[Manifest]:
 
 
 @transaction.atomic(durable=True)
-def _begin(identity: Identity, *, anew: bool) -> Manifest:
+def _begin(identity: Identity, *, anew: bool) -> tuple[Manifest, bool, list[int]]:
+    """Return the manifest, whether it is new, and the generations that were retired for it."""
     with connection.cursor() as cursor:
         cursor.execute(_HOLD_MESSAGES)
     # Whoever began one at the same time, or let it answer, has committed by now.
@@ -98,9 +102,10 @@ def _begin(identity: Identity, *, anew: bool) -> Manifest:
     present = None if anew else _present(identity)
     if present is not None:
         others = _built_by_others(identity)
+    retired = list(others.values_list("generation", flat=True))
     others.update(state=Manifest.State.RETIRED, finished_at=Now())
     if present is not None:
-        return present
+        return present, False, retired
     last = Manifest.objects.aggregate(last=Max("generation"))["last"] or 0
     manifest = Manifest.objects.create(
         generation=last + 1,
@@ -113,6 +118,15 @@ def _begin(identity: Identity, *, anew: bool) -> Manifest:
         digest=identity.digest,
     )
     manifest.refresh_from_db()
+    return manifest, True, retired
+
+
+def _told(manifest: Manifest, is_new: bool, retired: list[int]) -> Manifest:
+    """Log what has become of manifests; return the one that is wanted."""
+    for generation in retired:
+        log.info("semantic.retired", generation=generation, state="building")
+    if is_new:
+        log.info("semantic.begun", generation=manifest.generation, model=manifest.model)
     return manifest
 
 

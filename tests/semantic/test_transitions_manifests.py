@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pytest
 from django.db import connection, transaction
+from structlog.testing import capture_logs
 
 from recovery.errors import ErrorCode
 from semantic import bounds, transitions
@@ -445,3 +446,34 @@ def test_a_second_look_changes_nothing() -> None:
     assert transitions.reconcile() == NOTHING_TO_DO
 
     assert everything() == before
+
+
+def test_it_is_logged_which_manifest_begins_takes_over_and_gives_way() -> None:
+    say(2)
+    with capture_logs() as events:
+        filled()
+        mistaken = transitions.ensure(OTHER)
+        transitions.ensure(IDENTITY)
+        transitions.ensure(IDENTITY)
+        filled(OTHER)
+    assert mistaken.generation == 2
+    assert [{**event, "log_level": ""} for event in events] == [
+        {"event": "semantic.begun", "generation": 1, "model": "scripted", "log_level": ""},
+        {
+            "event": "semantic.activated",
+            "generation": 1,
+            "previous": None,
+            "count": 2,
+            "log_level": "",
+        },
+        {"event": "semantic.begun", "generation": 2, "model": "better", "log_level": ""},
+        {"event": "semantic.retired", "generation": 2, "state": "building", "log_level": ""},
+        {"event": "semantic.begun", "generation": 3, "model": "better", "log_level": ""},
+        {
+            "event": "semantic.activated",
+            "generation": 3,
+            "previous": 1,
+            "count": 2,
+            "log_level": "",
+        },
+    ]
