@@ -26,6 +26,9 @@ PROVIDER_TIMEOUT_SECONDS: Final = 15
 EMBEDDER_TIMEOUT_SECONDS: Final = PROVIDER_TIMEOUT_SECONDS - 0.5
 # Past it another worker may reclaim the job.
 LEASE_SECONDS: Final = 30
+# One that ends later than this was given by a clock that was ahead and has been put right: it
+# counts as over. No nearer, as a statement may see a lease given just after its own time.
+LEASE_AHEAD_SECONDS: Final = 2 * LEASE_SECONDS
 # Claims of one job, lost leases included. Past them it ends `semantic_attempts_exhausted`.
 ATTEMPTS: Final = 5
 # A provider failure ends a job. A new job for the message may follow after this pause,

@@ -10,13 +10,14 @@ from django.db import connection
 from recovery.errors import ErrorCode
 from semantic import indexes, transitions
 from semantic.models import Manifest
+from semantic.models.jobs import lease_is_over
 
-_OPEN: Final = """
+_OPEN: Final = f"""
     SELECT count(*) FILTER (WHERE state = 'queued'),
-        count(*) FILTER (WHERE state = 'running' AND lease_expires_at > statement_timestamp()),
-        count(*) FILTER (WHERE state = 'running' AND lease_expires_at <= statement_timestamp())
+        count(*) FILTER (WHERE state = 'running' AND NOT {lease_is_over("lease_expires_at")}),
+        count(*) FILTER (WHERE state = 'running' AND {lease_is_over("lease_expires_at")})
     FROM semantic_semanticjob WHERE manifest_id = %s AND state IN ('queued', 'running')
-"""
+"""  # noqa: S608  constants
 # Of each message the last word: a failure that another job followed is history.
 _FAILURES: Final = """
     SELECT j.error_code, count(*) FROM semantic_semanticjob j

@@ -19,6 +19,14 @@ from turns.digests import DIGEST_CHARS
 _CLAIMS = "NEW.attempts <> OLD.attempts OR NEW.claim_token IS DISTINCT FROM OLD.claim_token"
 _LEASE = f"statement_timestamp() + interval '{bounds.LEASE_SECONDS} seconds'"
 
+
+def lease_is_over(lease: str) -> str:
+    """Return the SQL that says so of a running job's column `lease`, by the database's clock:
+    also of a lease that a clock gave which was ahead then and has been put right since."""
+    ahead = f"statement_timestamp() + interval '{bounds.LEASE_AHEAD_SECONDS} seconds'"
+    return f"({lease} <= statement_timestamp() OR {lease} > {ahead})"
+
+
 # Judged when the statement ends, which is one with that of the vector. Planned each time: a
 # plan kept from when there were few vectors reads all of them for each batch.
 _HAS_ITS_VECTOR = f"""
@@ -180,7 +188,7 @@ class SemanticJob(OfMessage):
                 "AND NEW.claim_token IS DISTINCT FROM OLD.claim_token "
                 "AND NEW.lease_expires_at > statement_timestamp() "
                 f"AND NEW.lease_expires_at <= {_LEASE} "
-                "AND (OLD.state = 'queued' OR OLD.lease_expires_at <= statement_timestamp())) "
+                f"AND (OLD.state = 'queued' OR {lease_is_over('OLD.lease_expires_at')})) "
                 f"AND ({_CLAIMS})",
                 of=["attempts", "claim_token"],
             ),

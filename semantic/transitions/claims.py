@@ -14,6 +14,7 @@ from recovery.bounds import cut_utf8
 from recovery.fences import GENERATION_SHIFT_BITS
 from recovery.statements import run
 from semantic import bounds
+from semantic.models.jobs import lease_is_over
 
 # Expired leases go first, those of one attempt by themselves, and the oftener they were lost,
 # the fewer at a time: a text that ends its worker takes the others of its batch along only
@@ -23,12 +24,12 @@ _CLAIM: Final = f"""
     WITH first AS MATERIALIZED (
         SELECT attempts FROM semantic_semanticjob
         WHERE manifest_id = %(manifest)s AND state = 'running'
-            AND lease_expires_at <= statement_timestamp() AND attempts < {bounds.ATTEMPTS}
+            AND {lease_is_over("lease_expires_at")} AND attempts < {bounds.ATTEMPTS}
         ORDER BY lease_expires_at, id LIMIT 1
     ), lost AS MATERIALIZED (
         SELECT ctid FROM semantic_semanticjob
         WHERE manifest_id = %(manifest)s AND state = 'running'
-            AND lease_expires_at <= statement_timestamp()
+            AND {lease_is_over("lease_expires_at")}
             AND attempts = (SELECT attempts FROM first)
         ORDER BY lease_expires_at, id
         LIMIT (SELECT CASE WHEN attempts < {bounds.ATTEMPTS - 1}

@@ -12,6 +12,7 @@ from recovery.fences import GENERATION_SHIFT_BITS, WRITE_COUNT_MASK
 from recovery.statements import run
 from semantic import bounds
 from semantic.models import Manifest
+from semantic.models.jobs import lease_is_over
 from semantic.transitions.activating import lag
 from semantic.transitions.enqueuing import look_on
 from semantic.transitions.giving_up import begin_anew
@@ -23,7 +24,7 @@ _MARKED: Final = f"""
 _EXHAUST: Final = f"""
     WITH spent AS MATERIALIZED (
         SELECT id FROM semantic_semanticjob
-        WHERE state = 'running' AND lease_expires_at <= statement_timestamp()
+        WHERE state = 'running' AND {lease_is_over("lease_expires_at")}
             AND attempts >= {bounds.ATTEMPTS}
         ORDER BY id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
     ), done AS (

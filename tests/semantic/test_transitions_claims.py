@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+import pgtrigger
 import pytest
 from django.db import connection
+from django.db.models import F
 
 from semantic import bounds, transitions
 from semantic.models import Manifest, SemanticJob, SemanticReceipt
@@ -173,3 +175,31 @@ def test_what_is_edited_or_removed_is_claimed_no_more(manifest: Manifest) -> Non
     (claim,) = transitions.claim_jobs(manifest.pk, limit=LIMIT)
 
     assert (claim.message_id, claim.text, claim.digest) == (edited, "Other", "other")
+
+
+def put_the_clock_right(seconds: int) -> None:
+    """As if the database's clock had been ahead by so much when the leases were given."""
+    with pgtrigger.ignore("semantic.SemanticJob:lease_belongs_to_its_claim"):
+        SemanticJob.objects.filter(state="running").update(
+            lease_expires_at=F("lease_expires_at") + timedelta(seconds=seconds),
+            write_mark=F("write_mark") + 1,
+        )
+
+
+def test_a_lease_from_a_clock_that_was_an_hour_ahead_is_over(manifest: Manifest) -> None:
+    say(1)
+    transitions.claim_jobs(manifest.pk, limit=LIMIT)
+    for attempt in range(2, bounds.ATTEMPTS + 1):
+        put_the_clock_right(3_600)
+        (claim,) = transitions.claim_jobs(manifest.pk, limit=LIMIT)
+        assert claim.attempt == attempt
+    put_the_clock_right(3_600)
+    assert transitions.reconcile().exhausted == 1
+
+
+def test_a_lease_that_a_statement_behind_it_sees_is_not_over(manifest: Manifest) -> None:
+    """A statement that took its time to begin sees leases given after the time it has."""
+    say(1)
+    transitions.claim_jobs(manifest.pk, limit=LIMIT)
+    put_the_clock_right(bounds.LEASE_AHEAD_SECONDS - bounds.LEASE_SECONDS - 5)
+    assert transitions.claim_jobs(manifest.pk, limit=LIMIT) == []
