@@ -9,6 +9,7 @@ of theirs. Either way it does not matter how much others have said.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -80,6 +81,11 @@ _IS_FEW: Final = "NOT (SELECT is_large FROM ground)"
 _LOOKS_AROUND: Final = """(SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true)
     || set_config('hnsw.ef_search', '{width}', true)
     || set_config('hnsw.max_scan_tuples', '{tuples}', true)) <> ''"""
+# The parser of queries takes the beginning of such a word for the operator: one letter that is
+# not ASCII, or a sign, and it is over ("orçamento", "or.example.org").
+_NO_OR: Final = re.compile(
+    r'"[^"]*"?|(?<![^\s!&|()<])(?P<or>or)(?=[^\s\w"!&|()<-]|[^\x00-\x7f])', re.IGNORECASE
+)
 # Of the longest words of a query so many are counted, and so many of the rarest looked for.
 SOME_WORDS_LOOKED_AT: Final = 16
 SOME_WORDS: Final = 6
@@ -166,7 +172,7 @@ def values(query: str, scope: Scope, some: Some | None = None) -> dict[str, Any]
     """Return the values of the list by words."""
     said: dict[str, Any] = {
         **scope.values,
-        "query": query,
+        "query": _NO_OR.sub(_a_word, query),
         # beside the words, the person's own entry (semantic/models/messages.py)
         "own": f"'person {scope.person_id}'",
     }
@@ -177,6 +183,11 @@ def values(query: str, scope: Scope, some: Some | None = None) -> dict[str, Any]
             "weights": list(some.weights),
         }
     return said
+
+
+def _a_word(found: re.Match[str]) -> str:
+    """Return a phrase as it is. Behind the sign an "or" is a word, and the sign none of it."""
+    return f"'{found['or']}" if found["or"] else found[0]
 
 
 def counts(query: str, scope: Scope) -> tuple[str, dict[str, Any]]:

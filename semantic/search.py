@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -51,6 +51,11 @@ _TERMS: Final = re.compile(
 )
 # Of such a word the parser would exclude the beginning, and ask for the rest.
 _SEVERAL: Final = re.compile(r"[:!&|()<]")
+_EXCLUDES: Final = re.compile(r'(?<!\S)-[\w"]')
+_OR: Final = re.compile(r"\bor\b", re.IGNORECASE)
+# Of a query that may be searched, whose phrases stand between blanks.
+_TERM: Final = re.compile(r'-?"[^"]*"?|[!&|()<]+|[^\s!&|()<]+')
+_LETTER: Final = re.compile(r"[^\W_]")
 
 EmbedderFor = Callable[[Manifest], Embedder | None]
 
@@ -100,7 +105,8 @@ def query_of(text: str) -> str:
     Phrases are in plain quotes. An exclusion is a dash at the beginning of a word, up to the
     next blank or quote, or of a phrase; no other dashes are left but those within words.
     Addresses are without their scheme, and blanks of any kind are one space: which of them are
-    blanks for PostgreSQL depends on its locale.
+    blanks for PostgreSQL depends on its locale. On both sides of an "or" something is looked
+    for, wherever something is excluded.
 
     Raises:
         Refused: there is nothing in it, or characters that no stored text can have.
@@ -114,6 +120,8 @@ def query_of(text: str) -> str:
     if "://" in query:
         query = _SCHEMES.sub(_no_scheme, query)
     query = " ".join(_TERMS.sub(_term, query).split())
+    if "-" in query and _EXCLUDES.search(query) and _OR.search(query):
+        query = _joined(query)
     if not query:
         raise Refused(ErrorCode.EMPTY_QUERY)
     return query
@@ -130,6 +138,31 @@ def _term(found: re.Match[str]) -> str:
     if excluded and _SEVERAL.search(excluded):
         return f' -"{excluded[1:]}" '
     return f" {found['phrase'] or excluded or ''} "
+
+
+def _joined(query: str) -> str:
+    """Return `query` without an "or" where nothing is looked for on one of its sides.
+
+    It would ask for all messages but those excluded. The index knows no such thing, and the
+    query would find nothing.
+    """
+    sides: list[list[str]] = [[]]
+    for term in _TERM.findall(query):
+        if _OR.fullmatch(term):
+            sides.append([])
+        else:
+            sides[-1].append(term)
+    kept = sides[:1]
+    for side in sides[1:]:
+        if _looks(kept[-1]) and _looks(side):
+            kept.append(side)
+        else:
+            kept[-1].extend(side)
+    return " or ".join(" ".join(side) for side in kept)
+
+
+def _looks(side: Iterable[str]) -> bool:
+    return any(not term.startswith("-") and _LETTER.search(term) for term in side)
 
 
 async def search(

@@ -22,12 +22,13 @@ QUERIES: Final = 6_000
 PIECES: Final = (
     "red", "boat", "x", "12", "été", "-", "-", "--", "-" * 40, " ", " ", " ", "\t", '"', '"',
     "\u201c", "<", ">", "!", "&", "|", "(", ")", ":", "*", "'", "\\", ",", ".", "_", "or", "OR",
-    " or ", "\u3000", "\u00a0", "\u2028", "://", "http://", "a.b://", "/",
+    " or ", "orée", "\u3000", "\u00a0", "\u2028", "://", "http://", "a.b://", "/",
 )  # fmt: skip
 _SCHEMES: Final = re.compile(r"\b(?:[a-z][a-z0-9+.-]*://-*)+", re.IGNORECASE)
 _EXCLUDED: Final = re.compile(r"!+(?:\( ([^()]*) \)|('[^']*'))")
 _READ: Final = """SELECT websearch_to_tsquery('simple', sent)::text,
-    tsvector_to_array(to_tsvector('simple', excluded))
+    tsvector_to_array(to_tsvector('simple', excluded)),
+    querytree(websearch_to_tsquery('simple', sent)) NOT IN ('', 'T')
     FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS a (sent, excluded, n) ORDER BY n"""
 
 
@@ -51,8 +52,9 @@ def excluded_by_the_rules(text: str) -> list[str]:
     return excluded
 
 
-def read(queries: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return what PostgreSQL makes of each query, and the words that it is to exclude."""
+def read(queries: Sequence[str]) -> list[tuple[str, list[str], bool]]:
+    """Return what PostgreSQL makes of each query, the words that it is to exclude, and
+    whether there is anything to find."""
     sent = [candidates.values(query_of(query), Scope(1))["query"] for query in queries]
     excluded = [" ".join(excluded_by_the_rules(query)) for query in queries]
     with connection.cursor() as cursor:
@@ -86,8 +88,19 @@ def test_postgresql_excludes_what_the_rules_say_and_nothing_else() -> None:
     made = queries()
     wrong = [
         (query, said, words)
-        for query, (said, words) in zip(made, read(made), strict=True)
+        for query, (said, words, _) in zip(made, read(made), strict=True)
         if excluded_in(said) != set(words)
+    ]
+    assert wrong == []
+
+
+def test_something_can_be_found_wherever_a_word_is_looked_for() -> None:
+    """Whatever is excluded, and on whichever side of an "or"."""
+    made = [query for query in queries() if "-" in query]
+    wrong = [
+        (query, said)
+        for query, (said, _, is_found) in zip(made, read(made), strict=True)
+        if not is_found and re.search(r"(?<!!)'[^'\W]", re.sub(_EXCLUDED, "", said))
     ]
     assert wrong == []
 

@@ -114,6 +114,47 @@ async def test_blanks_of_any_kind_separate_words() -> None:
             assert texts(found) == ["A big hat."], ascii(query)
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("big or -red", ["A big hat."]),
+        ("-red or big", ["A big hat."]),
+        ("-red OR big", ["A big hat."]),
+        ('big or -"red boat"', ["A big hat.", "A red and big boat."]),
+        ('-"red boat"or big', ["A big hat.", "A red and big boat."]),
+        ("big or - -red", ["A big hat."]),
+        ("zeppelin or -red or hat", ["A big hat."]),
+        ("hat or or -red", ["A big hat."]),
+        ("big -red or", ["A big hat."]),
+        ("zeppelin or big -red", ["A big hat."]),
+        # of its own side alone
+        ("boat -big or hat", ["A big hat."]),
+        ("boat or hat -big", ["A big red boat.", "A red and big boat."]),
+        ("-red or -big", []),
+        ("-red -boat", []),
+    ],
+)
+async def test_an_or_beside_an_exclusion_finds_what_the_other_side_does_without_it(
+    query: str, expected: list[str]
+) -> None:
+    mine = await conversation_of("A big red boat.", "A red and big boat.", "A big hat.")
+    assert sorted(texts(await by_words(query, Scope(mine.owner_id)))) == expected
+
+
+async def test_a_word_that_begins_with_or_joins_nothing() -> None:
+    mine = await conversation_of("O meu orçamento.", "O meu carro.", "See or.example.org.")
+    for query, expected in (
+        ("meu orçamento", ["O meu orçamento."]),
+        ("meu or orçamento", ["O meu carro.", "O meu orçamento."]),
+        ("see or.example.org", ["See or.example.org."]),
+        ("orçamento -carro", ["O meu orçamento."]),
+        ('"meu orçamento"', ["O meu orçamento."]),
+        ("carro or(see)", ["O meu carro.", "See or.example.org."]),
+    ):
+        found = await by_words(query, Scope(mine.owner_id))
+        assert sorted(texts(found)) == expected, query
+
+
 @pytest.mark.parametrize("query", ["---", "- -- -", " \u00a0-"])
 async def test_dashes_alone_look_for_nothing(query: str) -> None:
     with pytest.raises(Refused) as refused:
