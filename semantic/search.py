@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 import structlog
+from django.db import DatabaseError
 
 from recovery.bounds import storable
 from recovery.errors import BoundExceeded, ErrorCode, ProviderFailed, Refused
@@ -177,11 +178,30 @@ async def search(
     The same scope with `before_message_id` gives the same answer, whatever is said meanwhile.
 
     Raises:
-        Refused: nothing to look for, text that cannot be stored, or a conversation that is not
-            the person's (`scope_refused`).
+        Refused: nothing to look for, text that cannot be stored, a query that the database
+            cannot read (`invalid_request`), or a conversation that is not the person's
+            (`scope_refused`).
         BoundExceeded: the query is too long.
     """
-    query = query_of(text)
+    try:
+        return await _search(query_of(text), scope, limit=limit, embedder_for=embedder_for)
+    except DatabaseError as failed:
+        if not _is_unreadable(failed):
+            raise
+        log.warning("search.refused", error_code=ErrorCode.INVALID_REQUEST.value)
+        raise Refused(ErrorCode.INVALID_REQUEST) from None
+
+
+def _is_unreadable(failed: DatabaseError) -> bool:
+    """Whether the database could not read the query: its parsers say so of what is too deep
+    (XX000, "tsquery stack too small") or too long (class 54)."""
+    state = getattr(failed.__cause__, "sqlstate", None) or ""
+    return state == "XX000" or state.startswith("54")
+
+
+async def _search(
+    query: str, scope: Scope, *, limit: int, embedder_for: EmbedderFor
+) -> Results:
     limit = max(1, min(limit, bounds.HITS_MAX))
     manifest = _Answering.last
     for _ in range(TRIES):

@@ -93,6 +93,18 @@ def test_a_query_out_of_bounds_is_refused_with_its_code(
     )
 
 
+@pytest.mark.parametrize(
+    "unread", ["x " + "-" * 40 + "y", ("y" * 2_000 + " ") * 600], ids=["too deep", "too long"]
+)
+def test_a_query_that_the_database_cannot_read_is_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch, unread: str
+) -> None:
+    monkeypatch.setattr(searching, "query_of", lambda _: unread)
+    code = "invalid_request"
+    refusal = (422, {"code": code, "message": str(ErrorCode(code).label)})
+    assert ask(client, "boat") == refusal
+
+
 def test_broken_utf8_and_a_missing_query_are_no_failures_of_ours(client: Client) -> None:
     assert client.get("/api/v1/search?q=%ED%A0%80boat%FF").status_code == 200
     assert client.get("/api/v1/search").json()["code"] == "invalid_request"

@@ -12,7 +12,7 @@ from django.core import signing
 from django.db import connection
 
 from recovery.executor import in_thread
-from semantic import bounds, snapshots
+from semantic import bounds, search, snapshots
 from semantic.embedders import factory
 from semantic.tools import TOOL
 from tests.factories import (
@@ -262,6 +262,15 @@ async def test_what_cannot_be_searched_is_a_failed_step_with_its_code() -> None:
         assert (outcome.state, outcome.error_code) == ("failed", code)
     # arguments are made storable before any tool sees them
     assert (await call(here, asked, query="bo\x00at")).state == "succeeded"
+
+
+async def test_a_query_that_the_database_cannot_read_is_a_failed_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, asked = await conversation_of(BOAT)
+    monkeypatch.setattr(search, "query_of", lambda _: "x " + "-" * 40 + "y")
+    outcome = await call(here, asked, query="boat")
+    assert (outcome.state, outcome.error_code) == ("failed", "invalid_request")
 
 
 async def test_no_match_is_empty_and_more_than_asked_for_is_said_to_be_cut() -> None:
