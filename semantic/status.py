@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from django.db import connection
+from django.db import connection, transaction
 
 from recovery.errors import ErrorCode
 from semantic import indexes, transitions
@@ -85,8 +85,14 @@ class Status:
         }
 
 
+@transaction.atomic(durable=True)
 def read_status() -> Status:
-    """Return how far each manifest is that is not retired, the answering one first."""
+    """Return how far each manifest is that is not retired, the answering one first.
+
+    It is one snapshot: while derivation goes on, counts of several moments would not add up.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     derived = Manifest.objects.exclude(state=Manifest.State.RETIRED).order_by("state", "pk")
     return Status(tuple(_status(manifest) for manifest in derived))
 

@@ -26,11 +26,13 @@ from recovery.executor import in_thread
 from semantic import bounds, transitions
 from semantic.embedders import factory
 from semantic.models import Embedding, Manifest, SemanticJob
+from semantic.status import read_status
 from semantic.transitions import Derived
 from semantic.worker import SemanticWorker
 from tests.factories import let_retries_come_due, unit_vector
 from tests.support.embedding import ScriptedEmbedder, active, expire_leases, has, said
 from tests.support.processes import ROOT, interruptible
+from tests.support.rivals import Rival
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -231,7 +233,7 @@ def test_interrupted_it_says_so_and_goes_on_when_it_is_run_again(
         running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert errors.decode().strip().endswith("Interrupted. Run it again to go on from here.")
+    assert "Interrupted. Run it again to go on from here." in errors.decode()
     assert "Traceback" not in errors.decode()
     expire_leases()
     with process(process_environment, tmp_path) as running:
@@ -270,6 +272,39 @@ def test_a_terminal_sees_a_bar(process_environment: dict[str, str]) -> None:
     assert running.returncode == 0
     assert "[##############################] 100% 50/50" in shown
     assert out.decode().startswith("Manifest 1 answers")
+
+
+def test_nothing_of_it_is_red_on_a_terminal(process_environment: dict[str, str]) -> None:
+    """Django writes errors so."""
+    said("one")
+    ours, theirs = pty.openpty()
+    environment = {**process_environment, "TERM": "xterm"}
+    with subprocess.Popen(
+        REBUILD, cwd=ROOT, env=environment, stdout=theirs, stderr=theirs
+    ) as running:
+        running.wait(60)
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert "100% 1/1" in shown
+    assert "\x1b[31" not in shown
+
+
+def test_status_is_one_snapshot(
+    embedder: ScriptedEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = active(embedder)
+    said("one", "two")
+    look = transitions.progress
+
+    def while_one_is_claimed(looked_at: Manifest) -> transitions.Progress:
+        found = look(looked_at)
+        assert Rival(lambda: transitions.claim_jobs(manifest.pk, limit=1)).result()
+        return found
+
+    monkeypatch.setattr(transitions, "progress", while_one_is_claimed)
+    (shown,) = read_status().manifests
+    assert (shown.total, shown.queued, shown.leased) == (2, 2, 0)
 
 
 def test_status_tells_what_is_missing(embedder: ScriptedEmbedder) -> None:

@@ -21,6 +21,10 @@ from semantic.worker import SemanticWorker
 
 EXIT_UNFINISHED: Final = 1
 EXIT_INTERRUPTED: Final = 130
+INTERRUPTED: Final = (
+    "Interrupted. Run it again to go on from here. Running workers go on meanwhile: "
+    "when they have finished it, another run begins anew."
+)
 BAR_CHARS: Final = 30
 # of a terminal that does not say how wide it is
 COLUMNS: Final = 80
@@ -57,7 +61,7 @@ class Command(OperatorCommand):
             raise CommandError(f"the embedder cannot be used: {error.code.label}") from error
         except KeyboardInterrupt:
             self._end_bar()
-            self.stderr.write("Interrupted. Run it again to go on from here.")
+            self._say(INTERRUPTED)
             raise SystemExit(EXIT_INTERRUPTED) from None
         self._end_bar()
         if options["json"]:
@@ -76,7 +80,7 @@ class Command(OperatorCommand):
         now = f"{answering.provider} {answering.model}"
         next_ = f"{wanted.provider} {wanted.model}"
         if now != next_:
-            self.stderr.write(
+            self._say(
                 f"The model changes: {now} answers now, {next_} will. "
                 "Workers and web processes need the same EMBEDDINGS_* settings."
             )
@@ -91,12 +95,16 @@ class Command(OperatorCommand):
         )
         columns = os.get_terminal_size(self.stderr.fileno()).columns or COLUMNS
         # back to the line's beginning; what was longer is cleared
-        self.stderr.write(f"\r{line[: columns - 1]}\x1b[K", ending="")
+        self._say(f"\r{line[: columns - 1]}\x1b[K", ending="")
         self.stderr.flush()
 
     def _end_bar(self) -> None:
         if self._bar:
-            self.stderr.write("")
+            self._say("")
+
+    def _say(self, words: str, ending: str = "\n") -> None:
+        """Write to standard error what is no error: not in red."""
+        self.stderr.write(words, style_func=str, ending=ending)
 
 
 def _as_dict(rebuilt: Rebuilt) -> dict[str, Any]:
