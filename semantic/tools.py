@@ -25,6 +25,9 @@ from turns.models import Message
 from turns.tools.registry import Arguments, Effect, Invocation, State, Tool, ToolFailed
 
 TIMEOUT_SECONDS: Final = 20
+# What stands in arguments for what no text can hold, as a NUL.
+UNSTORABLE: Final = "\ufffd"
+ANOTHER_QUERY: Final = "The ref is of another query. Give the ref alone, or the query alone."
 # The host says what a message is worth. A model that says it too is not listened to.
 NOT_ASKED_FOR: Final = frozenset({"classification", "classifications", "evidence"})
 
@@ -70,6 +73,8 @@ async def recall(invocation: Invocation[Recall]) -> str:
                 person_id=invocation.owner_id,
                 asked_in=invocation.conversation_id,
             )
+            if arguments.query.strip() and _query(arguments) != snapshot.query:
+                raise ToolFailed(ErrorCode.INVALID_TOOL_ARGUMENTS, result=ANOTHER_QUERY)
             results = await in_thread(snapshot.results)
         else:
             snapshot, results = await _found(invocation)
@@ -85,9 +90,16 @@ async def recall(invocation: Invocation[Recall]) -> str:
     return _told(snapshot, results, here=invocation.conversation_id)
 
 
+def _query(arguments: Recall) -> str:
+    """Return what to look for. Raises as `search.query_of` does."""
+    if UNSTORABLE in arguments.query:
+        raise Refused(ErrorCode.INVALID_TEXT)
+    return search.query_of(arguments.query)
+
+
 async def _found(invocation: Invocation[Recall]) -> tuple[Snapshot, Results]:
     arguments = invocation.arguments
-    query = search.query_of(arguments.query)
+    query = _query(arguments)
     before: int | None = invocation.before_message_id
     if arguments.everywhere and invocation.asked_at is not None:
         before = await in_thread(_first_said_later, invocation)

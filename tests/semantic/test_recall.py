@@ -185,6 +185,18 @@ async def test_a_ref_gives_the_same_answer_again_whatever_is_said_and_derived_si
     assert str(again.pk) in ids
 
 
+async def test_a_ref_is_good_alone_and_with_the_query_that_it_is_of() -> None:
+    here, asked = await conversation_of(BOAT, "A big hat.")
+    found = await recalled(here, asked, query="boat - http://Marguerite")
+    for query in ("", " ", "boat - http://Marguerite", "boat Marguerite"):
+        assert await recalled(here, asked, ref=found["ref"], query=query) == found
+    outcome = await call(here, asked, ref=found["ref"], query="hat")
+    assert (outcome.state, outcome.error_code) == ("failed", "invalid_tool_arguments")
+    assert (
+        outcome.result == "The ref is of another query. Give the ref alone, or the query alone."
+    )
+
+
 async def test_a_ref_shows_no_message_that_was_removed_or_says_something_else_now() -> None:
     here, asked = await conversation_of(BOAT, "The boat leaves at ten.", "A boat for two.")
     found = await recalled(here, asked, query="boat")
@@ -256,12 +268,15 @@ async def test_what_cannot_be_searched_is_a_failed_step_with_its_code() -> None:
         ({}, "empty_query"),
         ({"query": " "}, "empty_query"),
         ({"query": "é" * 300}, "search_query_too_long"),
+        # arguments are made storable before any tool sees them
+        ({"query": "bo\x00at"}, "invalid_text"),
+        ({"query": "boat\ud800"}, "invalid_text"),
     ]
     for arguments, code in refusals:
         outcome = await call(here, asked, **arguments)
         assert (outcome.state, outcome.error_code) == ("failed", code)
-    # arguments are made storable before any tool sees them
-    assert (await call(here, asked, query="bo\x00at")).state == "succeeded"
+    # longer as it is searched than as it is written
+    assert (await call(here, asked, query='"boat"' * 85)).state == "succeeded"
 
 
 async def test_a_query_that_the_database_cannot_read_is_a_failed_step(
