@@ -153,10 +153,8 @@ def shortfall(manifest_id: int) -> Shortfall:
 def begin_anew(manifest_id: int, *, pause_seconds: float = bounds.ANEW_SECONDS) -> int:
     """Enqueue, in their first round, some of the messages that were given up and keep the
     manifest from taking over; return how many. Each `pause_seconds` after it was given up."""
-    judged = shortfall(manifest_id)
-    if not judged.stands:
-        return 0
-    due = {"too_many": judged.loses_too_many, "pause": pause_seconds}
+    too_many = shortfall(manifest_id).loses_too_many
+    due = {"too_many": too_many, "pause": pause_seconds}
     with connection.cursor() as cursor:
         cursor.execute(_DUE, _parameters(manifest_id) | due)
         jobs = dict(cursor.fetchall())

@@ -194,6 +194,21 @@ def test_a_rebuild_whose_manifest_is_retired_meanwhile_ends_and_says_so(
     assert sentence.startswith("Manifest 1 was retired before it was complete: another was")
 
 
+def test_what_failed_to_the_last_is_tried_anew_where_nothing_answers_yet(
+    embedder: ScriptedEmbedder,
+) -> None:
+    said("one")
+    unfinished = transitions.begin(embedder.identity)
+    transitions.backfill(unfinished.pk)
+    for _ in range(bounds.ROUNDS_AFTER_FAILURE + 1):
+        claims = transitions.claim_jobs(unfinished.pk, limit=1)
+        assert transitions.fail([(claims[0], ErrorCode.SEMANTIC_PROVIDER_OFFLINE)]) == 1
+        let_retries_come_due()
+        transitions.reconcile()
+    report = rebuilt()
+    assert (report["generation"], report["done"]) == (unfinished.generation, 1)
+
+
 def test_it_says_in_a_line_that_the_embedder_cannot_be_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
