@@ -52,9 +52,9 @@ class Found(NamedTuple):
 class Ranked:
     """Messages, best first, and what they were looked for in.
 
-    `manifest_id` is that of the manifest that answers. `compared` counts the vectors that were
-    near enough to be ranked; `is_large` says that there are too many to compare each, so none
-    was.
+    `manifest_id` is that of the manifest that answers. `compared` counts the nearest vectors
+    that were looked at, also those of what ended too late to be ranked; `is_large` says that
+    there are too many to compare each, so none was.
     """
 
     is_theirs: bool

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import string
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -52,6 +53,8 @@ _TERMS: Final = re.compile(
 )
 # Of such a word the parser would exclude the beginning, and ask for the rest.
 _SEVERAL: Final = re.compile(r"[:!&|()<]")
+# What has no words, and means nothing by itself.
+_NOTHING: Final = f" {string.punctuation}"
 _EXCLUDES: Final = re.compile(r'(?<!\S)-[\w"]')
 _OR: Final = re.compile(r"\bor\b", re.IGNORECASE)
 # Of a query that may be searched, whose phrases stand between blanks.
@@ -110,7 +113,7 @@ def query_of(text: str) -> str:
     for, wherever something is excluded.
 
     Raises:
-        Refused: there is nothing in it, or characters that no stored text can have.
+        Refused: there are only signs in it, or characters that no stored text can have.
         BoundExceeded: it is longer than `bounds.QUERY_MAX_BYTES`.
     """
     if storable(text) != text:
@@ -123,7 +126,7 @@ def query_of(text: str) -> str:
     query = " ".join(_TERMS.sub(_term, query).split())
     if "-" in query and _EXCLUDES.search(query) and _OR.search(query):
         query = _joined(query)
-    if not query:
+    if not query.strip(_NOTHING):
         raise Refused(ErrorCode.EMPTY_QUERY)
     return query
 

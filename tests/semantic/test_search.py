@@ -340,7 +340,7 @@ async def test_a_query_that_cannot_be_searched_is_refused_with_its_code(
         await look(query, Scope(person.pk))
 
 
-@pytest.mark.parametrize("query", ["x" * bounds.QUERY_MAX_BYTES, "x", '"' * 512, "a -" * 170])
+@pytest.mark.parametrize("query", ["x" * bounds.QUERY_MAX_BYTES, "x", 'x"' * 256, "a -" * 170])
 async def test_the_longest_and_the_oddest_query_is_answered(query: str) -> None:
     mine = await conversation_of(BOAT)
     assert (await by_words(query, Scope(mine.owner_id))).hits == ()
