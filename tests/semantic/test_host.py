@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,17 @@ from semantic.embedders.embedder import Identity
 from semantic.host import SemanticHost
 from semantic.models import Embedding, Manifest, SemanticJob
 from semantic.worker import SemanticWorker
-from tests.support.embedding import Held, ScriptedEmbedder, begun, cool_down, has, job_of, said
+from tests.support.embedding import (
+    Held,
+    ScriptedEmbedder,
+    active,
+    begun,
+    cool_down,
+    has,
+    job_of,
+    said,
+    worker_for,
+)
 from tests.support.waiting import wait_until
 from turns import events
 from turns.models import Message
@@ -157,6 +168,24 @@ def test_a_new_manifest_is_derived_behind_the_old_one_and_takes_over_when_it_is_
     assert not Manifest.objects.filter(digest=embedder.identity.digest, state="active").exists()
     held.released.set()
     wait_until(lambda: answering().digest == embedder.identity.digest, "the new one takes over")
+    assert derived(*messages)
+
+
+def test_a_new_manifest_that_gave_up_everything_is_kept_from_answering_and_rests(
+    start_host: StartHost, embedder: ScriptedEmbedder
+) -> None:
+    async def refuse(texts: Sequence[str]) -> list[ErrorCode]:
+        return [ErrorCode.TEXT_NOT_EMBEDDABLE] * len(texts)
+
+    old = ScriptedEmbedder(identity=Identity("test", "old", "1", 8))
+    answers = active(old)
+    messages = said("one", "two")
+    asyncio.run(worker_for(old).drain())
+    embedder.script = [refuse]
+    host = start_host(old)
+    wait_until(lambda: host._withheld is not None, "it was kept from answering")
+    wait_until(lambda: not host._hurry, "and is not looked at again at once")
+    assert answering() == answers
     assert derived(*messages)
 
 
