@@ -177,7 +177,7 @@ class ErrorCode(models.TextChoices):
     )
     TEXT_NOT_EMBEDDABLE = "text_not_embeddable", "The text has nothing to compare it by."
     EMPTY_QUERY = "empty_query", "Say what to look for."
-    SEARCH_QUERY_TOO_LONG = "search_query_too_long", "Look for fewer words."
+    SEARCH_QUERY_TOO_LONG = "search_query_too_long", "Make the search shorter."
     SCOPE_REFUSED = "scope_refused", "This view belongs to another conversation."
 
 
