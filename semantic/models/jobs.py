@@ -58,8 +58,10 @@ class SemanticJob(OfMessage):
     high bits stand in `write_mark`, which every write moves (recovery/fences.py), so that the
     holder of an earlier attempt is refused. A job completes only together with its vector.
     After a provider's failure another job, of the next `round`, may follow once `retry_at` has
-    come; `retry_at` is cleared when it has, or need not any more. It goes with its message,
-    and that of a retired manifest with its vector, or undone; what ended without one stays.
+    come; `retry_at` is cleared when it has, or need not any more. Behind the last round one of
+    the first may follow, in a manifest being built (`transitions/giving_up.py`). It goes
+    with its message, and that of a retired manifest with its vector, or undone; what ended
+    without one stays.
     """
 
     class State(models.TextChoices):
