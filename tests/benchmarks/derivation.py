@@ -30,7 +30,7 @@ from semantic.worker import Drained, SemanticWorker
 from tests.benchmarks.databases import Place
 from tests.benchmarks.fill import unguarded
 from tests.benchmarks.measuring import median, seconds, spread
-from tests.benchmarks.report import Line, at_least
+from tests.benchmarks.report import Line, at_least, at_most
 from tests.factories import UserFactory
 from turns.digests import digest
 
@@ -93,7 +93,20 @@ def run(place: Place, *, quick: bool) -> list[Line]:
     return [
         *bench.against_sql(WordLlamaEmbedder(), rounds=2 if quick else 5),
         *bench.against_embedder(MiniLmEmbedder(), rounds=1 if quick else 3),
+        _longest_batch(MiniLmEmbedder()),
     ]
+
+
+def _longest_batch(embedder: Embedder) -> Line:
+    """Return how much of its time the longest batch takes: half, or a slow moment ends it."""
+    texts = ["word " * (bounds.EMBEDDED_TEXT_MAX_BYTES // 5)] * embedder.batch_items
+    asyncio.run(_embedded(embedder, ["one"]))
+    took = seconds(lambda: asyncio.run(_embedded(embedder, texts)))
+    return at_most(
+        "MiniLM: the most a batch can hold ÷ its time limit",
+        took / bounds.EMBEDDER_TIMEOUT_SECONDS,
+        0.5,
+    )
 
 
 class _Derivation:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -183,19 +182,6 @@ def _is_minilm(embedder: LocalEmbedder) -> bool:
 )
 async def test_any_text_has_a_vector(embedder: LocalEmbedder, text: str) -> None:
     assert (await ask(embedder, [text, "one"])).codes == ["", ""]
-
-
-@pytest.mark.parametrize("kind", BOTH)
-async def test_the_most_a_batch_can_hold_is_done_in_time(kind: Local) -> None:
-    """Counted in time of the processor, as the machine of a test is often busy."""
-    embedder = kind(timeout_seconds=PATIENCE_SECONDS)
-    texts = ["word " * (bounds.EMBEDDED_TEXT_MAX_BYTES // 5)] * embedder.batch_items
-    await vectors(embedder, ["one"])
-    start = time.process_time()
-    await vectors(embedder, texts)
-    spent = time.process_time() - start
-    await embedder.aclose()
-    assert spent < bounds.EMBEDDER_TIMEOUT_SECONDS / 2
 
 
 async def test_when_time_runs_out_what_is_done_counts(
