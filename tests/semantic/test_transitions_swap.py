@@ -8,25 +8,21 @@ from collections.abc import Sequence
 from typing import Final
 
 import pytest
-from django.db import connection
 
-from recovery.errors import ErrorCode, ProviderFailed
+from recovery.errors import ErrorCode
 from recovery.executor import in_thread
 from semantic import bounds, rebuilding, transitions, upkeep
 from semantic import host as hosting
 from semantic.embedders import factory
-from semantic.embedders.embedder import Identity
 from semantic.host import SemanticHost
 from semantic.models import Embedding, Manifest, SemanticJob
-from semantic.transitions import Claim, Derived
 from semantic.worker import SemanticWorker
-from tests.factories import let_retries_come_due, unit_vector
+from tests.factories import let_retries_come_due
+from tests.semantic.swapping import NEXT, claimed, complete, later
 from tests.support.embedding import (
-    Action,
     ScriptedEmbedder,
     active,
     begun,
-    expire_leases,
     has,
     said,
     worker_for,
@@ -37,7 +33,6 @@ from turns.models import Conversation, Message
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-NEXT: Final = Identity("test", "next", "1", 8)
 # of which people say a quarter anew while it is embedded
 BATCH: Final = 8
 # Batches of a manifest that never catches up.
@@ -92,46 +87,6 @@ def covers(manifest: Manifest, text: str) -> bool:
     messages = Message.objects.filter(text__startswith=text)
     vectors = Embedding.objects.filter(manifest=manifest, message__text__startswith=text)
     return messages.count() == vectors.count() > 0
-
-
-def claimed(manifest: Manifest, count: int = 9) -> list[Claim]:
-    return transitions.claim_jobs(manifest.pk, limit=count)
-
-
-def complete(manifest: Manifest, *claims: Claim) -> None:
-    derived = [Derived(claim, unit_vector()) for claim in claims]
-    assert len(transitions.persist(manifest.pk, derived).completed) == len(claims)
-
-
-def later(seconds: float) -> None:
-    """Age all that derivation has written by the database's clock."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET session_replication_role = replica")
-        for table, columns in {
-            "semantic_semanticjob": ("created_at", "finished_at", "lease_expires_at"),
-            "semantic_manifest": ("created_at", "covered_at"),
-            "semantic_embedding": ("created_at",),
-        }.items():
-            moved = ", ".join(f"{name} = {name} - %(by)s * interval '1 s'" for name in columns)
-            cursor.execute(f"UPDATE {table} SET {moved}", {"by": seconds})
-        cursor.execute("RESET session_replication_role")
-
-
-@pytest.fixture
-def old() -> Manifest:
-    """The manifest that answers, with the vector of one message."""
-    manifest = active(ScriptedEmbedder())
-    said("there before")
-    complete(manifest, *claimed(manifest))
-    return manifest
-
-
-@pytest.fixture
-def new(old: Manifest) -> Manifest:
-    """The next one, which has derived that message too."""
-    manifest = begun(ScriptedEmbedder(identity=NEXT))
-    complete(manifest, *claimed(manifest))
-    return manifest
 
 
 def test_it_takes_over_while_people_talk_without_a_pause() -> None:
@@ -297,174 +252,3 @@ def test_a_batch_may_be_claimed_by_a_pass_whose_time_is_over() -> None:
     worker = worker_for(embedder)
     assert asyncio.run(worker.drain(seconds=0)).completed == 1
     assert asyncio.run(worker.drain(seconds=0)).completed == 1
-
-
-async def derive_nothing(texts: Sequence[str]) -> list[ErrorCode]:
-    return [ErrorCode.TEXT_NOT_EMBEDDABLE] * len(texts)
-
-
-def derived_by_the_old(count: int) -> tuple[ScriptedEmbedder, list[Message]]:
-    """Return an embedder whose manifest answers, and what was said, with its vectors."""
-    old = ScriptedEmbedder()
-    active(old)
-    messages = said(*(f"text {n}" for n in range(count)))
-    asyncio.run(worker_for(old).drain())
-    return old, messages
-
-
-def refuse_rounds(old: ScriptedEmbedder, new: ScriptedEmbedder, *script: Action) -> None:
-    """Let the next manifest go through every round; `script` says what becomes of each."""
-    for _ in range(bounds.ROUNDS_AFTER_FAILURE + 1):
-        new.script = list(script)
-        asyncio.run(worker_for(old, new).drain())
-        let_retries_come_due()
-        while upkeep.reconcile():
-            pass
-
-
-def test_a_manifest_that_gave_up_every_text_does_not_take_over() -> None:
-    """One by one each could be a text nobody can embed; all of them are a broken provider."""
-    old, messages = derived_by_the_old(6)
-    new = ScriptedEmbedder(identity=NEXT)
-    following = begun(new)
-
-    refuse_rounds(old, new, ProviderFailed(ErrorCode.PROVIDER_REJECTED, http_status=400))
-
-    assert transitions.lag(following.pk).is_over
-    assert not upkeep.activate(following)
-    assert transitions.shortfall(following.pk) == transitions.Shortfall(
-        let_down=0, lost=6, answering=6, has_vectors=False
-    )
-    while upkeep.reconcile():
-        pass
-    assert Embedding.objects.filter(manifest__state="active").count() == len(messages)
-
-
-def test_a_manifest_whose_embedder_knows_no_text_does_not_take_over() -> None:
-    old, messages = derived_by_the_old(30)
-    new = ScriptedEmbedder(derive_nothing, identity=NEXT)
-    following = begun(new)
-    asyncio.run(worker_for(old, new).drain())
-    assert not upkeep.activate(following)
-    assert Embedding.objects.filter(manifest__state="active").count() == len(messages)
-
-
-def test_a_manifest_whose_embedder_breaks_on_each_text_does_not_take_over() -> None:
-    old, messages = derived_by_the_old(2)
-    new = ScriptedEmbedder(identity=NEXT, poison=[message.text for message in messages])
-    following = begun(new)
-    ended = SemanticJob.objects.filter(manifest=following, state="failed")
-    while ended.count() < len(messages):
-        asyncio.run(worker_for(old, new).drain())
-        expire_leases()
-        upkeep.reconcile()
-    assert transitions.lag(following.pk).is_over
-    assert not upkeep.activate(following)
-
-
-@pytest.mark.parametrize(
-    ("lost", "takes_over"),
-    [(bounds.SWAP_LOST_MAX, True), (bounds.SWAP_LOST_MAX + 1, False)],
-    ids=["a few", "more"],
-)
-def test_a_few_texts_that_are_given_up_do_not_keep_a_manifest_and_more_do(
-    lost: int, *, takes_over: bool
-) -> None:
-    derived_by_the_old(3 * lost)
-    following = begun(ScriptedEmbedder(identity=NEXT))
-    claims = claimed(following, 3 * lost)
-    transitions.fail([(claim, ErrorCode.TEXT_NOT_EMBEDDABLE) for claim in claims[:lost]])
-    complete(following, *claims[lost:])
-    assert upkeep.activate(following) is takes_over
-
-
-def test_one_text_in_a_hundred_may_be_given_up_however_many_that_are() -> None:
-    lost = bounds.SWAP_LOST_MAX + 1
-    count = bounds.SWAP_LOST_ONE_IN * lost
-    derived_by_the_old(count)
-    following = begun(ScriptedEmbedder(identity=NEXT))
-    claims = claimed(following, count)
-    complete(following, *claims[lost + 1 :])
-    transitions.fail([(claim, ErrorCode.TEXT_NOT_EMBEDDABLE) for claim in claims[: lost + 1]])
-    assert not upkeep.activate(following)
-    # one of these has no vector in the old one any more, so none is lost with it
-    Embedding.objects.filter(message_id=claims[0].message_id).delete()
-    said("another")
-    answering = Manifest.objects.get(state="active")
-    complete(answering, *claimed(answering))
-    assert upkeep.activate(following)
-
-
-def test_what_nothing_answers_is_taken_over_by_whatever_there_is() -> None:
-    said("one", "two")
-    new = ScriptedEmbedder(derive_nothing, identity=NEXT)
-    following = begun(new)
-    asyncio.run(worker_for(new).drain())
-    assert upkeep.activate(following)
-
-
-def test_what_the_provider_was_not_there_for_is_tried_anew_after_a_longer_pause() -> None:
-    """One outage of a quarter of an hour must not keep a manifest for ever."""
-    old, _ = derived_by_the_old(3)
-    new = ScriptedEmbedder(identity=NEXT, batch_items=2)
-    following = begun(new)
-    complete(following, *claimed(following, 2))
-    refuse_rounds(old, new, ProviderFailed(ErrorCode.PROVIDER_UNREACHABLE))
-    assert transitions.shortfall(following.pk).let_down == 1
-    new.calls.clear()
-
-    later(bounds.ANEW_SECONDS - 60)
-    assert transitions.reconcile().retried == 0
-    later(60)
-    assert transitions.reconcile().retried == 1
-    # it has not succeeded by waiting
-    assert not transitions.activate_when_complete(following.pk)
-    assert transitions.reconcile().retried == 0
-    asyncio.run(worker_for(old, new).drain())
-
-    assert [len(texts) for texts in new.calls] == [1]
-    assert upkeep.activate(following)
-
-
-def test_what_was_said_later_and_let_down_still_keeps_it_while_it_is_tried_anew(
-    new: Manifest,
-) -> None:
-    said("later")
-    for _ in range(bounds.ROUNDS_AFTER_FAILURE + 1):
-        transitions.fail([(claim, OFFLINE) for claim in claimed(new)])
-        let_retries_come_due()
-        transitions.reconcile()
-    later(bounds.ANEW_SECONDS)
-    assert transitions.reconcile().retried == 1
-    assert transitions.lag(new.pk).is_over
-    assert not transitions.activate_when_complete(new.pk)
-    complete(new, *claimed(new))
-    assert transitions.activate_when_complete(new.pk)
-
-
-def test_what_was_refused_is_tried_anew_only_where_it_keeps_the_manifest() -> None:
-    old, _ = derived_by_the_old(2)
-    new = ScriptedEmbedder(derive_nothing, identity=NEXT)
-    following = begun(new)
-    asyncio.run(worker_for(old, new).drain())
-    later(bounds.ANEW_SECONDS)
-    assert transitions.reconcile().retried == 2
-    first, second = claimed(following)
-    complete(following, first)
-    transitions.fail([(second, ErrorCode.TEXT_NOT_EMBEDDABLE)])
-    later(bounds.ANEW_SECONDS)
-    assert transitions.reconcile().retried == 0
-    assert upkeep.activate(following)
-
-
-def test_what_was_forgotten_is_not_tried_anew(new: Manifest) -> None:
-    (message,) = said("later")
-    for _ in range(bounds.ROUNDS_AFTER_FAILURE + 1):
-        for manifest in Manifest.objects.all():
-            transitions.fail([(claim, OFFLINE) for claim in claimed(manifest)])
-        let_retries_come_due()
-        transitions.reconcile()
-    transitions.forget(message.pk)
-    later(bounds.ANEW_SECONDS)
-    assert transitions.reconcile().retried == 0
-    assert transitions.activate_when_complete(new.pk)
