@@ -1,74 +1,28 @@
-"""Manifests are begun, filled, and take over; what was missed or left over is put right."""
+"""Manifests are begun, filled, and take over; what is forgotten is gone."""
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 import pytest
-from django.db import connection, transaction
 from structlog.testing import capture_logs
 
 from recovery.errors import ErrorCode
 from semantic import bounds, transitions
-from semantic.embedders.embedder import Identity
 from semantic.models import Embedding, Manifest, MessageWords, SemanticJob, SemanticReceipt
-from semantic.transitions import Derived, Forgotten, Reconciled
+from semantic.transitions import Derived, Forgotten
 from tests import factories as make
+from tests.semantic.filling import (
+    IDENTITY,
+    NOTHING_TO_DO,
+    OFFLINE,
+    OTHER,
+    derive,
+    fail_all,
+    filled,
+    say,
+)
 from turns.models import Message
 
 pytestmark = pytest.mark.django_db
-
-IDENTITY: Final = Identity("test", "scripted", "1", 8)
-OTHER: Final = Identity("test", "better", "1", 8)
-NOTHING_TO_DO: Final = Reconciled(0, 0, 0, 0, more=False)
-OFFLINE: Final = ErrorCode.SEMANTIC_PROVIDER_OFFLINE
-
-
-def say(count: int) -> list[int]:
-    conversation = make.ConversationFactory.create()
-    return [
-        make.MessageFactory.create(conversation=conversation, text=f"Text {n}").pk
-        for n in range(count)
-    ]
-
-
-def derive(manifest: Manifest) -> int:
-    """Complete all that can be claimed; return how many jobs."""
-    completed = 0
-    while claims := transitions.claim_jobs(manifest.pk, limit=32):
-        derived = [Derived(claim, make.unit_vector()) for claim in claims]
-        completed += len(transitions.persist(manifest.pk, derived).completed)
-    return completed
-
-
-def filled(identity: Identity = IDENTITY) -> Manifest:
-    """Return a manifest that answers, with all that was said."""
-    manifest = transitions.begin(identity)
-    while transitions.backfill(manifest.pk):
-        pass
-    derive(manifest)
-    assert transitions.activate_when_complete(manifest.pk)
-    manifest.refresh_from_db()
-    return manifest
-
-
-def behind_the_triggers(statement: str, *values: Any) -> None:
-    """Change messages as a superuser who has switched all rules off."""
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
-        cursor.execute(statement, values)
-
-
-def fail_all(manifest: Manifest, code: ErrorCode = OFFLINE) -> int:
-    claims = transitions.claim_jobs(manifest.pk, limit=32)
-    return transitions.fail([(claim, code) for claim in claims])
-
-
-def everything() -> list[Any]:
-    models = (Manifest, SemanticJob, Embedding, MessageWords, SemanticReceipt)
-    return [list(model.objects.order_by("pk").values_list("pk")) for model in models] + [
-        list(SemanticJob.objects.order_by("pk").values("pk", "state", "write_mark"))
-    ]
 
 
 def test_one_manifest_is_begun_for_one_identity() -> None:
@@ -290,162 +244,6 @@ def test_a_failed_message_that_is_forgotten_is_not_tried_again() -> None:
     transitions.forget(message_id)
 
     assert SemanticJob.objects.get().retry_at is None
-
-
-def test_a_failure_is_followed_by_another_job_after_its_pause_so_many_times() -> None:
-    say(1)
-    manifest = transitions.begin(IDENTITY)
-    transitions.backfill(manifest.pk)
-    for number in range(1, bounds.ROUNDS_AFTER_FAILURE + 1):
-        assert fail_all(manifest) == 1
-        assert transitions.reconcile() == NOTHING_TO_DO  # the pause is not over
-        make.let_retries_come_due()
-        assert transitions.reconcile() == Reconciled(0, 1, 0, 0, more=False)
-        assert transitions.reconcile() == NOTHING_TO_DO
-        job = SemanticJob.objects.order_by("pk").last()
-        assert job is not None
-        assert (job.state, job.round, job.attempts) == ("queued", number + 1, 0)
-
-    fail_all(manifest)
-    assert not SemanticJob.objects.filter(retry_at__isnull=False).exists()
-    assert SemanticJob.objects.filter(state="failed").count() == 4
-
-
-@pytest.mark.parametrize("code", ["text_not_embeddable", "semantic_attempts_exhausted"])
-def test_what_the_text_is_to_blame_for_is_not_tried_again(code: str) -> None:
-    say(1)
-    manifest = transitions.begin(IDENTITY)
-    transitions.backfill(manifest.pk)
-
-    fail_all(manifest, ErrorCode(code))
-
-    assert SemanticJob.objects.get().retry_at is None
-    assert transitions.reconcile() == NOTHING_TO_DO
-
-
-def test_a_failure_of_words_that_were_changed_is_not_followed() -> None:
-    (message_id,) = say(1)
-    manifest = transitions.begin(IDENTITY)
-    transitions.backfill(manifest.pk)
-    fail_all(manifest)
-    Message.objects.filter(pk=message_id).update(text="New words", digest="new")
-
-    make.let_retries_come_due()
-    assert transitions.reconcile() == NOTHING_TO_DO
-
-    assert SemanticJob.objects.filter(state="queued").get().digest == "new"
-
-
-def test_a_job_whose_last_attempt_was_lost_is_given_up_once() -> None:
-    say(1)
-    manifest = transitions.begin(IDENTITY)
-    transitions.backfill(manifest.pk)
-    for _ in range(bounds.ATTEMPTS):
-        assert transitions.reconcile().exhausted == 0
-        (claim,) = transitions.claim_jobs(manifest.pk, limit=9)
-        make.expired(SemanticJob.objects.get(pk=claim.job_id))
-
-    assert transitions.reconcile() == Reconciled(0, 0, 1, 0, more=False)
-    assert transitions.reconcile() == NOTHING_TO_DO
-
-    job = SemanticJob.objects.get()
-    assert (job.state, job.error_code) == ("failed", "semantic_attempts_exhausted")
-    receipt = SemanticReceipt.objects.get()
-    assert (receipt.attempt, receipt.outcome) == (bounds.ATTEMPTS, "failed")
-
-
-def test_an_attempt_that_is_under_way_is_not_given_up() -> None:
-    say(1)
-    manifest = transitions.begin(IDENTITY)
-    transitions.backfill(manifest.pk)
-    for attempt in range(1, bounds.ATTEMPTS + 1):
-        (claim,) = transitions.claim_jobs(manifest.pk, limit=9)
-        if attempt < bounds.ATTEMPTS:
-            make.expired(SemanticJob.objects.get(pk=claim.job_id))
-
-    assert transitions.reconcile() == NOTHING_TO_DO
-
-
-def test_of_a_retired_manifest_vectors_and_jobs_are_removed() -> None:
-    say(3)
-    filled()
-    following = filled(OTHER)
-    assert Embedding.objects.count() == 6
-    assert SemanticJob.objects.count() == 6
-
-    assert transitions.reconcile() == Reconciled(0, 0, 0, 3, more=False)
-    assert transitions.reconcile() == NOTHING_TO_DO
-
-    assert set(Embedding.objects.values_list("manifest_id", flat=True)) == {following.pk}
-    assert set(SemanticJob.objects.values_list("manifest_id", flat=True)) == {following.pk}
-
-
-def test_jobs_nobody_claims_any_more_are_removed() -> None:
-    say(2)
-    manifest = transitions.begin(IDENTITY)
-    transitions.backfill(manifest.pk)
-    transitions.claim_jobs(manifest.pk, limit=1)
-    transitions.begin(OTHER)
-
-    assert transitions.reconcile().cleared == 2
-
-
-def test_ten_messages_changed_behind_the_triggers_are_found_and_derived_anew() -> None:
-    """failure H70"""
-    message_ids = say(20)
-    manifest = filled()
-    behind_the_triggers(
-        "UPDATE turns_message SET text = 'Changed ' || id, digest = 'changed ' || id "
-        "WHERE id = ANY(%s)",
-        message_ids[:10],
-    )
-
-    assert transitions.reconcile() == Reconciled(10, 0, 0, 10, more=False)
-    assert transitions.reconcile() == NOTHING_TO_DO
-
-    assert Embedding.objects.count() == 10
-    assert derive(manifest) == 10
-    kept = Embedding.objects.get(message_id=message_ids[0])
-    assert kept.digest == f"changed {message_ids[0]}"
-    assert transitions.reconcile() == NOTHING_TO_DO
-
-
-@pytest.mark.parametrize("lost", ["vector", "vector and job", "enqueuing"])
-def test_what_is_missing_is_enqueued_again(lost: str) -> None:
-    manifest = filled()
-    if lost == "enqueuing":
-        conversation = make.ConversationFactory.create()
-        behind_the_triggers(
-            "INSERT INTO turns_message (conversation_id, role, state, text, digest, "
-            "finished_at) VALUES (%s, 'user', 'complete', 'Unheard', 'd', now())",
-            conversation.pk,
-        )
-    else:
-        say(1)
-        derive(manifest)
-        Embedding.objects.all().delete()
-        if lost == "vector and job":
-            behind_the_triggers("DELETE FROM semantic_semanticjob")
-
-    assert transitions.reconcile() == Reconciled(1, 0, 0, 0, more=False)
-    assert transitions.reconcile() == NOTHING_TO_DO
-
-    assert derive(manifest) == 1
-    assert MessageWords.objects.count() == 1
-
-
-def test_a_second_look_changes_nothing() -> None:
-    say(3)
-    filled()
-    transitions.begin(OTHER)
-    make.MessageFactory.create(assistant=True)
-    while transitions.reconcile() != NOTHING_TO_DO:
-        pass
-    before = everything()
-
-    assert transitions.reconcile() == NOTHING_TO_DO
-
-    assert everything() == before
 
 
 def test_it_is_logged_which_manifest_begins_takes_over_and_gives_way() -> None:
