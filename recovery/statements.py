@@ -9,9 +9,11 @@ another was faster. `MOVED_SQL` then takes back what it wrote, and `run` returns
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import count
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -19,22 +21,29 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.models import Model
 from django.db.models.base import ModelState
+from psycopg.abc import Buffer
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq.abc import PGresult
 from psycopg.types.datetime import TimestamptzLoader
 
 # one for each thread, as Django's sessions are
 _kept: Final = threading.local()
 
 M = TypeVar("M", bound=Model)
+Rows = list[tuple[Any, ...]]
 
 # In the WHERE of a statement's last SELECT: true, or nothing is written (migration 0006). The
 # function is called only to take it all back.
 MOVED_SQL: Final = "({moved} OR recovery_moved(false))"
 NOTHING_MOVED: Final = "HF001"
+# The session forgot the statement, or a column of its result has another type since.
+_TO_PREPARE_ANEW: Final = frozenset({"26000", "0A000"})
+_PLACE: Final = re.compile(r"%(?:\((\w+)\)s|%)")
 
 
-def run(
-    statement: str, parameters: Mapping[str, Any], *, prepared: bool = True
-) -> list[tuple[Any, ...]]:
+def run(statement: str, parameters: Mapping[str, Any], *, prepared: bool = True) -> Rows:
     """Return the rows of `statement`, with its parameters bound by the server; none where it
     was taken back.
 
@@ -43,29 +52,102 @@ def run(
     Errors are Django's, as from its own cursors.
     """
     database = connections[DEFAULT_DB_ALIAS]
-    database.ensure_connection()
+    if database.connection is None:
+        database.ensure_connection()
     database.validate_no_broken_transaction()
-    session = database.connection
-    if session.prepare_threshold is None and not settings.DATABASE_POOLED:
-        session.prepare_threshold = 0
-    # A cursor learns how values travel as it goes; a new one for each statement cost a third.
-    cursor: psycopg.Cursor[tuple[Any, ...]] | None = getattr(_kept, "cursor", None)
-    if cursor is None or cursor.connection is not session:
-        cursor = _kept.cursor = psycopg.Cursor(session)
-        # Django's own reads each time in Python; sessions are in UTC as it is
-        cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
-    # in a transaction of somebody else's, what is taken back is this statement alone
-    within = transaction.atomic() if database.in_atomic_block else nullcontext()
+    session: _Session | None = getattr(_kept, "session", None)
+    if session is None or session.driver is not database.connection:
+        session = _kept.session = _Session(database.connection)
     with database.wrap_database_errors:
         try:
-            with within:
-                return cursor.execute(
-                    statement, parameters, prepare=None if prepared else False
-                ).fetchall()
+            if database.in_atomic_block:
+                # what is taken back is this statement alone
+                with transaction.atomic():
+                    return session.execute(statement, parameters)
+            if prepared and session.driver.autocommit and not settings.DATABASE_POOLED:
+                return session.execute_prepared(statement, parameters)
+            return session.execute(statement, parameters)
         except psycopg.DatabaseError as error:
             if error.sqlstate != NOTHING_MOVED:
                 raise
             return []
+
+
+class _Session:
+    """A session of the database, and the statements that are prepared in it.
+
+    The driver's cursor looks at each statement and its result in Python, which took longer than
+    the server needs for a small one. What is prepared goes to libpq by the driver's own
+    binding, and values travel as they do with a cursor.
+    """
+
+    def __init__(self, driver: psycopg.Connection[Any]) -> None:
+        self.driver = driver
+        # It learns how values travel as it goes; a new one for each statement cost a third.
+        self._cursor: psycopg.Cursor[tuple[Any, ...]] = psycopg.Cursor(driver)
+        # Django's own reads each time in Python; sessions are in UTC as it is
+        self._cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+        self._values = Transformer(self._cursor)
+        # by text and types: a small number travels as another type than a large one
+        self._names: dict[tuple[bytes, tuple[int, ...] | None], bytes] = {}
+        self._numbers = count()
+
+    def execute(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
+        """Return the rows of a statement that is planned anew."""
+        return self._cursor.execute(statement, parameters, prepare=False).fetchall()
+
+    def execute_prepared(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
+        """Return the rows of a statement that is its own transaction, planned once."""
+        text, names = _numbered(statement)
+        values = self._values.dump_sequence(
+            [parameters[name] for name in names], [PyFormat.AUTO] * len(names)
+        )
+        result = self._sent(text, values)
+        if _sqlstate(result) in _TO_PREPARE_ANEW:  # and nothing was done
+            del self._names[text, self._values.types]
+            result = self._sent(text, values)
+        if result.status != ExecStatus.TUPLES_OK:
+            raise _error(result)
+        self._values.set_pgresult(result)
+        return self._values.load_rows(0, result.ntuples, tuple)
+
+    def _sent(self, text: bytes, values: Sequence[Buffer | None]) -> PGresult:
+        """Return what came of the statement, or of its preparation where that failed."""
+        types, formats = self._values.types, self._values.formats
+        libpq = self.driver.pgconn
+        name = self._names.get((text, types))
+        if name is None:
+            name = b"holdfast_%d" % next(self._numbers)
+            result = libpq.prepare(name, text, types)
+            if result.status != ExecStatus.COMMAND_OK:
+                return result
+            self._names[text, types] = name
+        return libpq.exec_prepared(name, values, formats)  # type: ignore[arg-type]  # nulls
+
+
+@cache
+def _numbered(statement: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return the statement as the server reads it, and the name of each of its parameters."""
+    names: dict[str, int] = {}
+
+    def placed(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "%"
+        return f"${names.setdefault(found[1], len(names) + 1)}"
+
+    return _PLACE.sub(placed, statement).encode(), tuple(names)
+
+
+def _sqlstate(result: PGresult) -> str | None:
+    state = result.error_field(DiagnosticField.SQLSTATE)
+    return None if state is None else state.decode()
+
+
+def _error(result: PGresult) -> psycopg.Error:
+    """Return the driver's error; one without a code comes from libpq, which lost the server."""
+    if _sqlstate(result) is None:
+        return psycopg.OperationalError(result.get_error_message())
+    return error_from_result(result)
 
 
 def stored(model: type[M], known: Mapping[str, Any], *, earlier: Model | None = None) -> M:
