@@ -103,8 +103,8 @@ class _Session:
             [parameters[name] for name in names], [PyFormat.AUTO] * len(names)
         )
         result = self._sent(text, values)
-        if _sqlstate(result) in _TO_PREPARE_ANEW:  # and nothing was done
-            del self._names[text, self._values.types]
+        if result.status != ExecStatus.TUPLES_OK and _sqlstate(result) in _TO_PREPARE_ANEW:
+            self._names.pop((text, self._values.types), None)  # nothing was done
             result = self._sent(text, values)
         if result.status != ExecStatus.TUPLES_OK:
             raise _error(result)

@@ -57,11 +57,15 @@ _RAISE_REVISIONS: Final = """
     UPDATE turns_conversation SET revision = revision + 1
     WHERE id = ANY(%s::bigint[]) RETURNING id, revision
 """
-# Of the row `held`: a running job that nobody asked to stop, and nothing of it open.
-_COMPLETES: Final = """
+# Of the row `held`: a running job that nobody asked to stop.
+_RUNS: Final = """
     j.generation = held.generation AND j.claim_token = held.token AND j.state = 'running'
         AND j.cancel_requested_at IS NULL
-        AND NOT EXISTS (SELECT FROM work_workstep s
+"""
+# And nothing of it is open. A statement sees the steps as they were when it began, however long
+# it waits for the job, so it looks once.
+_NOTHING_OPEN: Final = """
+    NOT EXISTS (SELECT FROM work_workstep s
             WHERE s.job_id = j.id AND s.state IN ('requested', 'running'))
         AND NOT EXISTS (SELECT FROM work_workproviderstep p
             WHERE p.job_id = j.id AND p.state = 'started')
@@ -75,7 +79,7 @@ _ENDED: Final = f"""
             ended_revision = held.revision,
             write_mark = (held.generation::bigint << {GENERATION_SHIFT_BITS})
                 | ((j.write_mark + 1) & {WRITE_COUNT_MASK})
-        FROM held WHERE {{this}} AND {_COMPLETES}
+        FROM held WHERE {{this}} AND {_RUNS}
         RETURNING {", ".join(f"j.{name}" for name in _TOLD)}
     )
 """  # noqa: S608  constants
@@ -103,7 +107,8 @@ _HELD: Final = f"""
     ), held AS (
         UPDATE turns_conversation c SET revision = c.revision + 1
         FROM work_workjob j CROSS JOIN asked AS held
-        WHERE j.id = %(job)s AND c.id = j.conversation_id AND {_COMPLETES} {{and_also}}
+        WHERE j.id = %(job)s AND c.id = j.conversation_id AND {_RUNS}
+            AND {_NOTHING_OPEN} {{and_also}}
         RETURNING c.revision, held.generation, held.token
     ), {_ENDED.format(this="j.id = %(job)s")}
 """  # noqa: S608  constants
@@ -125,6 +130,7 @@ _COMPLETE_SOME: Final = f"""
             AS mine(job_id, generation, token)
         JOIN work_workjob j ON j.id = mine.job_id
         JOIN turns_conversation c ON c.id = j.conversation_id
+        WHERE {_NOTHING_OPEN}
         ORDER BY c.id FOR NO KEY UPDATE OF c
     ), {_ENDED.format(this="j.id = held.job_id")}, {_SHOWN}, raised AS (
         UPDATE turns_conversation c SET revision = c.revision + 1

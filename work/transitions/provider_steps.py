@@ -73,7 +73,7 @@ _COMPLETE: Final = f"""
         UPDATE work_workproviderstep p SET state = 'completed', response_id = %(response_id)s,
             usage = %(usage)s::jsonb, text = %(text)s::text, anomaly_count = %(anomaly_count)s,
             finished_at = statement_timestamp()
-        FROM fitting WHERE p.id = %(request)s AND p.job_id = fitting.id AND p.state = 'started'
+        FROM fitting WHERE p.id = %(request)s AND p.job_id = %(job)s AND p.state = 'started'
         RETURNING p.id
     ), called AS (
         INSERT INTO work_workstep (job_id, provider_step_id, generation, write_mark, sequence,

@@ -47,20 +47,23 @@ _ENDED: Final = f"""
         RETURNING s.id
     )
 """  # noqa: S608  constants
-# All or none, and only where every outcome has been stored.
 _STARTED: Final = f"""
     started AS (
         UPDATE work_workstep s SET state = 'running', started_at = statement_timestamp(),
             write_mark = {next_mark_sql("s")}
         FROM mine WHERE s.id = ANY(%(starting)s::bigint[]) AND s.job_id = mine.id
-            AND s.state = 'requested' AND mine.cancel_requested_at IS NULL
-            AND cardinality(%(starting)s::bigint[]) = (SELECT count(*) FROM work_workstep w
-                WHERE w.id = ANY(%(starting)s::bigint[]) AND w.job_id = %(job)s
-                    AND w.state = 'requested')
-            AND {{ready}}
+            AND s.state = 'requested' AND mine.cancel_requested_at IS NULL {{and_only_where}}
         RETURNING {", ".join(f"s.{name}" for name in _MOVED)}
     )
 """  # noqa: S608  constants
+# All are started or none: either all is taken back, or, where outcomes are to stay, what waits
+# is counted first.
+_ALL_STARTED: Final = "cardinality(%(starting)s::bigint[]) = (SELECT count(*) FROM started)"
+_ALL_WAIT: Final = """
+    cardinality(%(starting)s::bigint[]) = (SELECT count(*) FROM work_workstep w
+        WHERE w.id = ANY(%(starting)s::bigint[]) AND w.job_id = %(job)s
+            AND w.state = 'requested')
+"""
 _ALL_STORED: Final = "cardinality(%(step_id)s::bigint[]) = (SELECT count(*) FROM ended)"
 _END: Final = f"""
     WITH {OWNED}, {_ENDED}
@@ -68,12 +71,13 @@ _END: Final = f"""
     WHERE {MOVED_SQL.format(moved="ended.id IS NOT NULL")}
 """  # noqa: S608  constants
 _START: Final = f"""
-    WITH {OWNED}, {_STARTED.format(ready="true")}
+    WITH {OWNED}, {_STARTED.format(and_only_where="")}
     SELECT raised.id, NULL, started.* FROM raised LEFT JOIN started ON true
-    WHERE {MOVED_SQL.format(moved="started.id IS NOT NULL")}
+    WHERE {MOVED_SQL.format(moved=f"started.id IS NOT NULL AND {_ALL_STARTED}")}
 """  # noqa: S608  constants
 _END_AND_START: Final = f"""
-    WITH {OWNED}, {_ENDED}, {_STARTED.format(ready=_ALL_STORED)}
+    WITH {OWNED}, {_ENDED},
+        {_STARTED.format(and_only_where=f"AND {_ALL_WAIT} AND {_ALL_STORED}")}
     SELECT raised.id, ended.id, started.*
     FROM raised LEFT JOIN (ended FULL JOIN started ON false) ON true
     WHERE {MOVED_SQL.format(moved="ended.id IS NOT NULL OR started.id IS NOT NULL")}
