@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,6 +100,7 @@ class Workspace:
         # Calls that were left behind in their threads must not change anything after the close.
         self._lock = threading.Lock()
         self._is_over = False
+        self._closing: asyncio.Future[Facts] | None = None
         self._git_dir = Path(state.git_dir)
         self.job_id = ground.place.job_id
         self.authority = ground.authority
@@ -242,13 +244,16 @@ class Workspace:
         """Keep what is not committed on the job's branch, remove the worktree; return in a
         sentence what the job leaves behind (`left` has the facts).
 
-        Where that does not work, all stays and the next host to start tries again.
+        Where that does not work, all stays and the next host to start tries again. A close
+        that nobody waits for any more goes on; the next one waits for that.
 
         Raises:
             StaleFence: a newer generation works here. Nothing was touched.
         """
-        self._programs.stop()
-        self.left = await in_own_thread(self._close)
+        if self._closing is None:
+            self._programs.stop()
+            self._closing = asyncio.ensure_future(in_own_thread(self._close))
+        self.left = await asyncio.shield(self._closing)
         return self.left.sentence
 
     async def release(self) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.work.coding.repositories import (
     shell,
 )
 from turns.tools.registry import State
+from work.coding import worktrees
 from work.coding.opening import open_workspace
 from work.coding.places import Place
 from work.coding.worktrees import Facts
@@ -163,6 +166,33 @@ async def test_an_older_generation_changes_nothing_once_a_newer_has_opened(
     assert repository.branches() == ["main"]
     with pytest.raises(StaleFence):
         await older.close()
+
+
+async def test_a_close_that_nobody_waits_for_any_more_comes_to_its_end(
+    repository: PersonsRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel may come while the work is put on its branch."""
+    workspace = await job_in(repository.top).open()
+    await call(workspace, "write_file", path="precious", text="x")
+    begun, go_on = threading.Event(), threading.Event()
+    take_down = worktrees.take_down
+
+    def slowly(*arguments: Any, **options: Any) -> Facts:
+        begun.set()
+        go_on.wait(10)
+        return take_down(*arguments, **options)
+
+    monkeypatch.setattr(worktrees, "take_down", slowly)
+    first = asyncio.create_task(workspace.close())
+    await asyncio.to_thread(begun.wait, 10)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    second = asyncio.create_task(workspace.close())
+    await asyncio.sleep(0)
+    go_on.set()
+    assert "1 file changed" in await second
+    assert repository.shown("holdfast/job-1:precious") == "x"
+    assert not Place(1).base.exists()
 
 
 async def test_a_claim_that_was_overtaken_opens_nothing(repository: PersonsRepository) -> None:
