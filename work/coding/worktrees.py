@@ -108,7 +108,7 @@ def make(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]
     # By commit and not by name: a tag of the same name must not be taken for the branch.
     git(
         "worktree", "add", "--detach", "--no-checkout", str(place.tree), state.base_commit,
-        at=common, cwd=place.base,
+        at=common, cwd=place.base, sparsely=True,
     )  # fmt: skip
     reach("workspace.worktree_made")
     at = At(_git_dir_named_in(place.tree), place.tree)
@@ -116,6 +116,7 @@ def make(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]
     git(
         "read-tree", "-u", "--reset", branch,
         at=at, cwd=place.tree, seconds=bounds.GIT_CHECKOUT_SECONDS, filtering=True,
+        sparsely=True,
     )  # fmt: skip
     reach("workspace.checked_out")
     still_ours()
@@ -143,12 +144,7 @@ def is_adrift(place: Place, state: State) -> bool:
 def take_over(git: Git, place: Place, state: State) -> None:
     """Put the complete worktree of a dead worker in order: its locks go, its files stay."""
     git_dir, branch = Path(state.git_dir), f"refs/heads/{state.branch}"
-    for lock in (
-        git_dir / "index.lock",
-        git_dir / "HEAD.lock",
-        Path(state.repository) / f"{branch}.lock",
-    ):
-        lock.unlink(missing_ok=True)
+    _unlock(state)
     mend_pointer(place, git_dir)
     empty(place.staging)
     at = At(git_dir, place.tree)
@@ -156,6 +152,17 @@ def take_over(git: Git, place: Place, state: State) -> None:
     git("symbolic-ref", "HEAD", branch, at=at)
     if not (git_dir / "index").is_file():
         git("read-tree", branch, at=at)
+
+
+def _unlock(state: State) -> None:
+    """Remove the locks of a Git that was killed in the worktree, on what is the job's own."""
+    git_dir = Path(state.git_dir)
+    for lock in (
+        git_dir / "index.lock",
+        git_dir / "HEAD.lock",
+        Path(state.repository) / f"refs/heads/{state.branch}.lock",
+    ):
+        lock.unlink(missing_ok=True)
 
 
 def _mend_branch(git: Git, at: At, state: State) -> None:
@@ -201,6 +208,8 @@ def take_down(
         raise GitFailed("worktree", None, "Git knows nothing of it any more")
     left_out: tuple[str, ...] = ()
     lost = state.lost or (state.is_complete and not place.tree.exists())
+    if state.is_complete:
+        _unlock(state)
     if message and is_whole(place, state):
         make_accessible(place.tree)
         _mend_branch(git, At(Path(state.git_dir), place.tree), state)

@@ -94,6 +94,24 @@ async def test_what_a_dead_worker_left_running_is_ended_first(
     assert repository.shown("holdfast/job-1:started") == ""
 
 
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "worktrees/job-1/index.lock",
+        "worktrees/job-1/HEAD.lock",
+        "refs/heads/holdfast/job-1.lock",
+    ],
+)
+async def test_locks_of_a_git_that_was_killed_keep_no_worktree(
+    repository: PersonsRepository, lock: str
+) -> None:
+    await leave(repository, 1)
+    (repository.common / lock).write_text("")
+    assert reap_worktrees(still_open=none_open) == Reaped(removed=(1,))
+    assert repository.shown("holdfast/job-1:precious") == "1"
+    assert [*repository.common.rglob("*.lock")] == []
+
+
 async def test_a_worktree_whose_repository_is_gone_is_kept(
     repository: PersonsRepository, tmp_path: Path
 ) -> None:
