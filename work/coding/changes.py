@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +23,9 @@ from work.coding.git import At, Git, GitFailed, decoded
 from work.coding.places import Place
 
 _SUBMODULE_MODE: Final = "160000"
+_NAMES_AT_ONCE: Final = 100
+# Of this many refusals halving finds more than a dozen files. Then it is not the files.
+_FAILURES_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,38 +128,82 @@ class JobBranch:
 
     def _stage(self, environment: dict[str, str] | None = None) -> tuple[str, ...]:
         """Bring the index in line with the worktree; return what was left out of it."""
-        submodules = self.submodules
-        left_out = sorted({*_unkeepable(self._place.tree), *submodules})
+        environment = environment or {}
+        left_out = {*_unkeepable(self._place.tree), *self.submodules}
+        self._see_what_is_there(environment)
+        try:
+            self._add(["."], left_out, environment)
+        except GitFailed as failed:
+            if failed.status is None:
+                raise
+            # One file that cannot be read, or that Git does not take, must not keep the others
+            # out.
+            self._add_what_can_be(left_out, environment)
+            left_out.update(self._not_in_the_index(left_out, environment))
+        return tuple(sorted(decoded(one) for one in left_out - self.submodules))
+
+    def _see_what_is_there(self, environment: dict[str, str]) -> None:
+        """Let Git look at every file that is there, in a sparse checkout as well."""
+        if not (self._at.git_dir / "info" / "sparse-checkout").is_file():
+            return
+        entries = self._git.names("ls-files", "-t", "-z", at=self._at)
+        passed_over = (entry[2:] for entry in entries if entry.startswith("S "))
+        there = [name for name in passed_over if os.path.lexists(self._place.tree / name)]
+        for first in range(0, len(there), _NAMES_AT_ONCE):
+            names = there[first : first + _NAMES_AT_ONCE]
+            self._git(
+                "update-index", "--no-skip-worktree", "--", *names,
+                at=self._at, cwd=self._place.tree, environment=environment,
+            )  # fmt: skip
+
+    def _add(
+        self,
+        paths: Sequence[str],
+        left_out: Collection[str],
+        environment: dict[str, str],
+        *options: str,
+    ) -> None:
         said = self._place.staging / uuid4().hex
         without = (os.fsencode(f":(top,exclude,literal){one}") for one in left_out)
-        said.write_bytes(b"\0".join([b".", *without]))
-        add = ["add", "--all", f"--pathspec-from-file={said}", "--pathspec-file-nul"]
+        said.write_bytes(b"\0".join([*map(os.fsencode, paths), *without]))
         try:
-            self._add(add, environment)
-        except GitFailed:
-            # One file that cannot be read, or has a name Git does not take, must not keep the
-            # others out.
-            self._add_what_can_be(add, environment)
+            self._git(
+                "add", "--all", f"--pathspec-from-file={said}", "--pathspec-file-nul", *options,
+                at=self._at, cwd=self._place.tree, environment=environment,
+                seconds=bounds.GIT_STAGE_SECONDS, filtering=True,
+            )  # fmt: skip
         finally:
             said.unlink()
-        return tuple(decoded(one) for one in left_out if one not in submodules)
 
-    def _add(self, command: list[str], environment: dict[str, str] | None) -> None:
-        self._git(
-            *command,
-            at=self._at,
-            cwd=self._place.tree,
-            environment=environment,
-            seconds=bounds.GIT_STAGE_SECONDS,
-            filtering=True,
-        )
+    def _add_what_can_be(self, left_out: Collection[str], environment: dict[str, str]) -> None:
+        """Add all files but those that Git refuses, which it is made to name by halving."""
+        waiting = [self._not_in_the_index(left_out, environment)]
+        failures = 0
+        while waiting:
+            names = waiting.pop()
+            paths = [f":(top,literal){name}" for name in names]
+            try:
+                self._add(paths, left_out, environment, "--ignore-errors")
+            except GitFailed as failed:
+                failures += 1
+                if failed.status is None or failures > _FAILURES_MAX:
+                    raise
+                # with 1 Git has taken the others itself
+                if failed.status != 1 and len(names) > 1:
+                    half = len(names) // 2
+                    waiting += [names[:half], names[half:]]
 
-    def _add_what_can_be(self, command: list[str], environment: dict[str, str] | None) -> None:
-        try:
-            self._add([*command, "--ignore-errors"], environment)
-        except GitFailed as failed:
-            if failed.status != 1:
-                raise
+    def _not_in_the_index(
+        self, left_out: Collection[str], environment: dict[str, str]
+    ) -> list[str]:
+        """Return what has changed in the worktree and is not to be left out, in order."""
+        names = self._git.names(
+            "ls-files", "--modified", "--deleted", "--others", "--exclude-standard",
+            "--deduplicate", "-z",
+            at=self._at, cwd=self._place.tree, environment=environment, filtering=True,
+        )  # fmt: skip
+        below = tuple(f"{path}/" for path in left_out)
+        return sorted(name for name in names if not f"{name}/".startswith(below))
 
     @contextmanager
     def _private_index(self) -> Iterator[dict[str, str]]:

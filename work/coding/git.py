@@ -42,6 +42,8 @@ _SETTINGS: Final = (
     ("core.askPass", ""),
     ("core.quotePath", "false"),
     ("core.bigFileThreshold", "64m"),
+    # otherwise a file whose line ends do not come back as they were is refused
+    ("core.safecrlf", "false"),
     ("color.ui", "false"),
     ("commit.gpgSign", "false"),
     ("tag.gpgSign", "false"),
@@ -50,6 +52,7 @@ _SETTINGS: Final = (
     ("diff.external", ""),
     ("diff.ignoreSubmodules", "all"),
     ("diff.renames", "true"),
+    ("diff.orderFile", _NOTHING),
     ("submodule.recurse", "false"),
     # it would write an extension into the repository's configuration
     ("worktree.useRelativePaths", "false"),
@@ -59,6 +62,8 @@ _SETTINGS: Final = (
     ("i18n.commitEncoding", "UTF-8"),
     ("advice.addEmbeddedRepo", "false"),
 )
+# Git refuses to add what lies outside of a sparse checkout, and passes over changes there.
+_WHOLE: Final = (("core.sparseCheckout", "false"),)
 _ENVIRONMENT: Final = {
     "LC_ALL": "C.UTF-8",
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -130,18 +135,20 @@ class Git:
         environment: Mapping[str, str] | None = None,
         seconds: float = bounds.GIT_SECONDS,
         filtering: bool = False,
+        sparsely: bool = False,
         cut_bytes: int | None = None,
     ) -> bytes:
         """Return what Git answers.
 
-        `filtering` says that the command turns files into objects or back; `cut_bytes`, that
-        the beginning of a long answer is enough.
+        `filtering` says that the command turns files into objects or back; `sparsely`, that it
+        leaves away what the person's sparse checkout does; `cut_bytes`, that the beginning of
+        a long answer is enough.
 
         Raises:
             GitFailed: it ended with another status than 0, too late, or with a longer answer
                 than is taken.
         """
-        settings = [*_SETTINGS]
+        settings = [*_SETTINGS, *(() if sparsely else _WHOLE)]
         if filtering and at is not None:
             settings += self._filters_off(at)
         program = self._programs.prepare(
@@ -180,10 +187,15 @@ class Git:
         return self(*arguments, at=at, cwd=cwd).decode(errors="surrogateescape").rstrip("\n")
 
     def names(
-        self, *arguments: str, at: At, cwd: Path = Path("/"), filtering: bool = False
+        self,
+        *arguments: str,
+        at: At,
+        cwd: Path = Path("/"),
+        environment: Mapping[str, str] | None = None,
+        filtering: bool = False,
     ) -> list[str]:
         """Return an answer of names that end with NUL."""
-        answer = self(*arguments, at=at, cwd=cwd, filtering=filtering)
+        answer = self(*arguments, at=at, cwd=cwd, environment=environment, filtering=filtering)
         return [name for name in answer.decode(errors="surrogateescape").split("\0") if name]
 
     def commit_of(self, name: str, *, at: At) -> str | None:

@@ -104,6 +104,43 @@ async def test_a_shallow_and_sparse_repository_is_worked_in(
     assert repository.git("show", "holdfast/job-1:b/x", cwd=sparse) == "2"
 
 
+async def test_what_is_written_outside_of_a_sparse_checkout_is_kept(
+    repository: PersonsRepository, tmp_path: Path
+) -> None:
+    repository.commit({"a/x": "1", "b/x": "2", "b/y": "2"})
+    sparse = tmp_path / "sparse"
+    repository.git("clone", "--quiet", str(repository.top), str(sparse))
+    repository.git("sparse-checkout", "set", "a", cwd=sparse)
+    workspace = await job_in(sparse).open()
+    assert not (workspace.root / "b").exists()
+    for path in ("b/x", "b/new", "c/new"):
+        await call(workspace, "write_file", path=path, text="3")
+    assert "+++ b/b/x" in (await call(workspace, "show_changes")).result
+    done = await call(workspace, "commit", message="Three")
+    assert done.result.splitlines()[1:] == ["b/new", "b/x", "c/new"]
+    await call(workspace, "write_file", path="b/x", text="4")
+    await workspace.close()
+    for name, text in (("b/x", "4"), ("b/new", "3"), ("c/new", "3"), ("b/y", "2")):
+        assert repository.git("show", f"holdfast/job-1:{name}", cwd=sparse) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("core.safecrlf", "true"), ("diff.orderFile", "absent")],
+)
+async def test_what_a_person_has_git_insist_on_keeps_no_job_from_its_work(
+    repository: PersonsRepository, key: str, value: str
+) -> None:
+    repository.commit({".gitattributes": "*.txt text eol=crlf\n"})
+    repository.git("config", key, value)
+    workspace = await job_in(repository.top).open()
+    await call(workspace, "write_file", path="new.txt", text="one\ntwo\n")
+    assert "+two" in (await call(workspace, "show_changes")).result
+    assert (await call(workspace, "commit", message="Two")).state == State.SUCCEEDED
+    await workspace.close()
+    assert repository.shown("holdfast/job-1:new.txt") == "one\ntwo"
+
+
 async def test_a_name_that_is_taken_by_a_branch_is_said_so(
     repository: PersonsRepository,
 ) -> None:
