@@ -51,7 +51,7 @@ def search(asked: Search) -> Iterator[str]:
     """Yield a line for each hit, then one that sums up."""
     flags = re.IGNORECASE if asked.ignore_case else 0
     source = asked.pattern if asked.is_regex else re.escape(asked.pattern)
-    pattern = re.compile(source.encode(errors="surrogateescape"), flags)
+    pattern = re.compile(source, flags)
     root = os.open(asked.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = looked_at = left_out = 0
     for name in asked.names:
@@ -61,13 +61,13 @@ def search(asked: Search) -> Iterator[str]:
             continue
         looked_at += 1
         for number, line in enumerate(data.splitlines(), start=1):
-            if not pattern.search(line):
+            if not pattern.search(line.decode(errors="surrogateescape")):
                 continue
             if found == asked.hits:
                 yield f"[there are more than {found} hits: ask more narrowly]"
                 return
             found += 1
-            yield f"{name}:{number}:{_shown(line, asked.line_bytes)}"
+            yield f"{_plain(name)}:{number}:{_shown(line, asked.line_bytes)}"
     said = f"[{found} hits in {looked_at} files"
     yield f"{said}; {left_out} are no text, or too large]" if left_out else f"{said}]"
 
@@ -84,6 +84,12 @@ def _read(root: int, name: str, most: int) -> bytes | None:
     return None if len(data) > most or b"\0" in data[:_LOOKED_AT_BYTES] else data
 
 
+def _plain(name: str) -> str:
+    """Return the name as one line, as the other tools show it."""
+    text = os.fsencode(name).decode(errors="replace")
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+
+
 def _shown(line: bytes, most: int) -> str:
     cut = line[:most].decode(errors="ignore" if len(line) > most else "replace")
     return f"{cut} [cut]" if len(line) > most else cut
@@ -95,7 +101,7 @@ def main() -> int:
     try:
         for line in search(asked):
             sys.stdout.buffer.write(line.encode(errors="replace") + b"\n")
-    except re.error:
+    except (re.error, OverflowError):  # the latter for a number of repeats past all bounds
         return NOT_A_PATTERN
     return 0
 

@@ -146,6 +146,28 @@ async def test_a_search_below_what_is_not_there_says_so(workspace: Workspace) ->
     )
 
 
+async def test_a_search_knows_letters_of_any_language(workspace: Workspace) -> None:
+    await call(workspace, "write_file", path="de", text="Über\nKäse\n")
+    found = await call(workspace, "search_files", text="üBER", ignore_case=True)
+    assert found.result.splitlines()[0] == "de:1:Über"
+    found = await call(workspace, "search_files", text=r"^K\wse$", regex=True)
+    assert found.result.splitlines()[0] == "de:2:Käse"
+
+
+async def test_the_name_of_a_file_cannot_pass_for_a_hit(workspace: Workspace) -> None:
+    await shell(workspace, "printf hello > \"$(printf 'x:1:y\\nz\\377')\"")
+    found = await call(workspace, "search_files", text="hello", path="")
+    assert found.result.splitlines()[2] == "x:1:y\ufffdz\ufffd:1:hello"
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "(?L)a"])
+async def test_what_is_no_pattern_is_said_to_be_none(
+    workspace: Workspace, pattern: str
+) -> None:
+    found = await call(workspace, "search_files", text=pattern, regex=True)
+    assert ended(found) == WRONG
+
+
 async def test_a_search_may_be_of_one_file(workspace: Workspace) -> None:
     found = await call(workspace, "search_files", text="hello", path="./src//app.py")
     assert found.result.splitlines() == ["src/app.py:1:print('hello')", "[1 hits in 1 files]"]
@@ -299,6 +321,22 @@ async def test_what_git_cannot_keep_does_not_keep_the_rest_out(
     assert done.result.splitlines()[-3:] == ["git~1", "nested", "pipe"]
     names = repository.git("ls-tree", "-r", "--name-only", "holdfast/job-1").splitlines()
     assert names == [".gitignore", "README.md", "good", "src/app.py"]
+
+
+async def test_a_file_that_git_cannot_take_is_named_and_does_not_keep_the_rest_out(
+    workspace: Workspace, repository: PersonsRepository
+) -> None:
+    await shell(
+        workspace,
+        "echo '*.16 text working-tree-encoding=UTF-16' > .gitattributes; mkdir many; "
+        "printf a > many/bad.16; printf b > worse.16; seq 40 | sed 's,^,many/,' | xargs touch",
+    )
+    done = await call(workspace, "commit", message="Some")
+    assert done.state == State.SUCCEEDED
+    assert done.result.splitlines()[-2:] == ["many/bad.16", "worse.16"]
+    names = repository.git("ls-tree", "-r", "--name-only", "holdfast/job-1").splitlines()
+    assert len([name for name in names if name.startswith("many/")]) == 40
+    assert ".gitattributes" in names
 
 
 # --- Running ----------------------------------------------------------------------------------
