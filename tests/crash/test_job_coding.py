@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from recovery.hosts import host_id
@@ -29,6 +31,8 @@ from tests.support.jobs import (
 from tests.support.waiting import wait_until
 from tests.support.worker import WorkerStarter
 from tests.work.coding.repositories import PersonsRepository
+from work.bounds import ADOPTION_DEADLINE_SECONDS
+from work.coding.places import Place
 from work.models import Computer, WorkJob
 from work.recovery import WorkRecovery
 
@@ -56,7 +60,8 @@ def computer(
 ) -> Computer:
     """The machine of the workers that this test starts."""
     settings.HOLDFAST_HOME = process_environment["HOLDFAST_HOME"]
-    return ComputerFactory.create(roots=[str(repository.top)], host_id=host_id())
+    checks = {"count": ["/bin/sh", "-c", "echo once >> runs; exec sleep 600"]}
+    return ComputerFactory.create(roots=[str(repository.top)], checks=checks, host_id=host_id())
 
 
 def coding_job(computer: Computer) -> WorkJob:
@@ -75,13 +80,16 @@ class Death:
 
 DEATHS = [
     Death("job.claimed"),
+    Death("workspace.checkpointed"),
     Death("job.step_requested"),
     Death("job.step_running", write=UNKNOWN),
     Death("job.outcome_committed"),
     Death("job.between_steps"),
     Death("job.answered"),
+    Death("workspace.removed"),
     Death("job.workspace_closed"),
     Death("job.report_appended"),
+    Death("job.finishing"),
 ]
 
 
@@ -93,7 +101,6 @@ def test_a_coding_job_goes_on_in_its_worktree(
     start_worker: WorkerStarter,
     model: Simulator,
 ) -> None:
-    main = repository.git("rev-parse", "main")
     model.script(
         tool_calls(WRITE, response_id="resp_1"),
         tool_calls(COMMIT, response_id="resp_2"),
@@ -106,6 +113,10 @@ def test_a_coding_job_goes_on_in_its_worktree(
     worker.kill()
     assert WorkRecovery().run().adopted == 1
     recover_again()
+    # the person goes on meanwhile; a branch that was begun stays where it began
+    main = repository.commit({"c.txt": "three\n"}, "Meanwhile")
+    job.refresh_from_db()
+    began = job.base_commit or main
 
     start_worker()
     wait_until_job(job)
@@ -116,7 +127,7 @@ def test_a_coding_job_goes_on_in_its_worktree(
     assert model.posts == 3
     if death.write == DONE:
         tip = repository.git("rev-parse", job.branch)
-        assert repository.git("log", "--format=%s", f"main..{job.branch}") == "Add b"
+        assert repository.git("log", "--format=%s", f"{began}..{job.branch}") == "Add b"
         assert repository.git("show", f"{tip}:b.txt") == "two"
         assert report_text(job).startswith("I added b.\n\n")
         assert job.branch in report_text(job)
@@ -125,6 +136,36 @@ def test_a_coding_job_goes_on_in_its_worktree(
     assert repository.git("rev-parse", "main") == main
     assert repository.git("status", "--short") == ""
     assert len(repository.git("worktree", "list").splitlines()) == 1
+
+
+def test_a_check_that_ran_when_its_worker_died_is_not_run_again(
+    computer: Computer,
+    repository: PersonsRepository,
+    start_worker: WorkerStarter,
+    model: Simulator,
+) -> None:
+    """What it had done stays, its program ends, and the model is told that nobody knows."""
+    model.script(
+        tool_calls(("call_1", "run_checks", '{"name": "count"}'), response_id="resp_1"),
+        answer("The check may have run.", response_id="resp_2"),
+    )
+    worker = start_worker()
+    job = coding_job(computer)
+    worker.hint_job(job.pk)
+    runs = Place(job.pk).tree / "runs"
+    wait_until(lambda: runs.exists() and runs.read_text() == "once\n", "the check runs")
+    worker.kill()
+    assert WorkRecovery().run().adopted == 1
+    recover_again()
+
+    start_worker()
+    wait_until_job(job)
+    require_job_terminal(job)
+    assert (job.state, calls_of(job), model.posts) == ("completed", [UNKNOWN], 2)
+    assert repository.git("show", f"{job.branch}:runs") == "once"
+    told = [i for i in model.requests()[-1].json["input"] if i["type"].startswith("function")]
+    assert [item["type"] for item in told] == ["function_call", "function_call_output"]
+    assert "unknown" in told[1]["output"]
 
 
 def test_a_job_whose_machine_does_not_come_back_ends_with_an_honest_report(
@@ -141,6 +182,9 @@ def test_a_job_whose_machine_does_not_come_back_ends_with_an_honest_report(
     worker.wait_until_reached("job.outcome_committed")
     worker.kill()
     assert WorkRecovery().run().adopted == 1
+    job.refresh_from_db()
+    waits = job.queue_deadline_at - timezone.now()
+    assert waits <= timedelta(seconds=ADOPTION_DEADLINE_SECONDS)
 
     # another home is another machine: its worker is hinted at the job and may not have it
     elsewhere = tmp_path / "elsewhere"
