@@ -11,6 +11,8 @@ import contextlib
 import json
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -27,7 +29,6 @@ log = structlog.get_logger(__name__)
 PG_CHANNEL: Final = "holdfast_hints"
 # PostgreSQL refuses a payload of 8,000 bytes or more.
 ENVELOPE_MAX_BYTES: Final = 7_999
-OUTBOX_MAX_ITEMS: Final = 1_000
 BATCH_MAX_ITEMS: Final = 100
 KNOWN_SENDERS_MAX_ITEMS: Final = 1_024
 RECONNECT_FIRST_SECONDS: Final = 0.1
@@ -42,7 +43,11 @@ KEEPALIVES: Final[dict[str, Any]] = {
     "keepalives_count": 3,
 }
 
-NOTIFY: Final = "SELECT pg_notify(%s, t) FROM unnest(%s::text[]) t"
+# Of the type json, not jsonb: each envelope is passed on as it was written.
+NOTIFY: Final = b"SELECT pg_notify($1, e::text) FROM json_array_elements($2::json) e"
+
+# In ASCII, so that a character is a byte.
+encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 Message = dict[str, Any]
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -71,8 +76,8 @@ class NotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # untyped
 
     Groups and process-specific channels (`new_channel`) work across processes; a plain channel
     name, of which any one reader takes a message, does not exist here. Delivery is at most
-    once, in the order of one sender. Each event loop has its own sender and reader; both
-    reconnect by themselves.
+    once, in the order of one sender. Each event loop has its own connections to send and to
+    read; both are made again when they are lost, and end with the loop.
     """
 
     extensions = ["groups"]
@@ -149,8 +154,17 @@ class NotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # untyped
             await here.stop()
 
 
+@dataclass(eq=False, slots=True)
+class _Batch:
+    """Envelopes that leave in one statement, and what became of them."""
+
+    texts: list[str] = field(default_factory=list)
+    settled: bool = False
+    failure: psycopg.Error | None = None
+
+
 class _Loop:
-    """One event loop's channels, its sender and its reader."""
+    """One event loop's channels, its sending and its reader."""
 
     def __init__(self, capacity: int) -> None:
         self.queues: dict[str, asyncio.Queue[Message]] = {}
@@ -158,13 +172,13 @@ class _Loop:
         self._capacity = capacity
         self._sender_id = uuid.uuid4().hex
         self._sent = 0
-        self._outbox: asyncio.Queue[tuple[str, asyncio.Future[None]]] = asyncio.Queue(
-            OUTBOX_MAX_ITEMS
-        )
+        self._batch = _Batch()
+        self._sending = asyncio.Lock()
+        self._connection: Connection | None = None
         self._seen: OrderedDict[str, int] = OrderedDict()
         self._subscribed = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
-        self._sender: asyncio.Task[None] | None = None
+        self._closer: asyncio.Task[None] | None = None
 
     # --- channels ---
 
@@ -194,61 +208,62 @@ class _Loop:
 
     async def notify(self, envelope: Message) -> None:
         self._sent += 1
-        text = json.dumps(
-            {"s": self._sender_id, "n": self._sent, **envelope}, separators=(",", ":")
-        )
-        if len(text.encode()) > ENVELOPE_MAX_BYTES:
+        text = encode({"s": self._sender_id, "n": self._sent, **envelope})
+        if len(text) > ENVELOPE_MAX_BYTES:
             raise HintTooLarge
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.create_task(self._send_all(), name="hints.sender")
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        await self._outbox.put((text, done))
-        await done
+        if len(self._batch.texts) == BATCH_MAX_ITEMS:
+            self._batch = _Batch()
+        batch = self._batch
+        batch.texts.append(text)
+        async with self._sending:
+            # Whoever is first sends for all who wait: a commit each is dear.
+            if not batch.settled:
+                if batch is self._batch:
+                    self._batch = _Batch()
+                await self._send(batch)
+        if batch.failure is not None:
+            raise batch.failure
 
-    async def _send_all(self) -> None:
-        """Send what is in the outbox, many in one statement: a commit each is dear."""
-        connection: Connection | None = None
-        try:
-            while True:
-                batch = [await self._outbox.get()]
-                while len(batch) < BATCH_MAX_ITEMS and not self._outbox.empty():
-                    batch.append(self._outbox.get_nowait())
-                connection, error = await self._send(connection, [text for text, _ in batch])
-                for _, done in batch:
-                    _settle(done, error)
-        finally:
-            while not self._outbox.empty():
-                self._outbox.get_nowait()[1].cancel()
-            if connection is not None:
-                await _close(connection)
-
-    @staticmethod
-    async def _send(
-        connection: Connection | None, texts: list[str]
-    ) -> tuple[Connection | None, psycopg.Error | None]:
-        """Send with up to two tries; return the connection to go on with, and the failure.
+    async def _send(self, batch: _Batch) -> None:
+        """Settle `batch` with up to two tries.
 
         A connection that died while idle shows it only when used, hence the second try. If the
         first one got through after all, readers drop its repeat by the number.
         """
-        failure: psycopg.Error | None = None
+        hints = f"[{','.join(batch.texts)}]".encode()
         for _ in range(2):
             try:
-                if connection is None:
-                    connection = await connect()
-                    # Notifying is a commit; no hint is worth a wait for the disk.
-                    await connection.execute("SET synchronous_commit = off")
-                await connection.execute(NOTIFY, [PG_CHANNEL, texts])
+                connection = self._connection or await self._open()
+                await _execute(connection.pgconn, NOTIFY, [PG_CHANNEL.encode(), hints])
             except BaseException as error:
-                if connection is not None:
-                    await _close(connection)
-                connection = None
-                if not isinstance(error, psycopg.Error):  # cancelled
+                await self._close()
+                if not isinstance(error, psycopg.Error):  # cancelled: the others try again
                     raise
-                failure = error
+                batch.failure = error
             else:
-                return connection, None
-        return None, failure
+                batch.failure = None
+                break
+        batch.settled = True
+
+    async def _open(self) -> Connection:
+        if self._closer is None:
+            self._closer = asyncio.create_task(self._close_at_the_end(), name="hints.closer")
+        self._connection = connection = await connect()
+        # Notifying is a commit; no hint is worth a wait for the disk.
+        await connection.execute("SET synchronous_commit = off")
+        return connection
+
+    async def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await _close(connection)
+
+    async def _close_at_the_end(self) -> None:
+        """Wait to be cancelled, as every task is at the end of its loop, and close."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._close()
 
     # --- receiving ---
 
@@ -304,19 +319,54 @@ class _Loop:
                     self.put(channel, dict(message))
 
     async def stop(self) -> None:
-        tasks = [task for task in (self._reader, self._sender) if task is not None]
+        tasks = [task for task in (self._reader, self._closer) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _settle(done: asyncio.Future[None], error: psycopg.Error | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)
+async def _execute(
+    pgconn: psycopg.pq.abc.PGconn, statement: bytes, parameters: list[bytes | None]
+) -> None:
+    """Execute a statement whose rows nobody wants.
+
+    By hand, because a cursor takes thrice as long for it, and answers a cancellation by asking
+    the server to cancel and waiting up to ten seconds: too long where a hung server is the
+    reason. Here the caller closes the connection.
+    """
+    loop = asyncio.get_running_loop()
+    pgconn.send_query_params(statement, parameters)
+    while pgconn.flush():
+        await _ready(pgconn.socket, loop.add_writer, loop.remove_writer)
+    while True:
+        while pgconn.is_busy():
+            await _ready(pgconn.socket, loop.add_reader, loop.remove_reader)
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            return
+        if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
+            raise psycopg.OperationalError(result.get_error_message())
+
+
+async def _ready(
+    descriptor: int,
+    watch: Callable[[int, Callable[[], None]], None],
+    unwatch: Callable[[int], bool],
+) -> None:
+    """Return when `descriptor` is ready for what `watch` looks for."""
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle() -> None:
+        # Called again if the loop turns once more before we do.
+        if not ready.done():
+            ready.set_result(None)
+
+    watch(descriptor, settle)
+    try:
+        await ready
+    finally:
+        unwatch(descriptor)
 
 
 async def _close(connection: Connection) -> None:

@@ -4,16 +4,19 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 
 import psycopg
 import pytest
 import pytest_asyncio
 from channels.exceptions import ChannelFull
 from django.db import connection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pytest_django.fixtures import Settings
 
 from config.channel_layer import ENVELOPE_MAX_BYTES, HintTooLarge, NotifyChannelLayer
+from tests.support.pgproxy import Proxy, proxy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -106,6 +109,57 @@ async def test_reader_and_sender_reconnect_after_their_backends_were_terminated(
                 break
             with_timeout.cancel()
     assert with_timeout.result()["n"] <= number
+
+
+@pytest.fixture
+def through(database_url: str, settings: Settings) -> Iterator[Proxy]:
+    """What the layers connect through from now on."""
+    described = conninfo_to_dict(database_url)
+    with proxy(str(described["host"]), int(described["port"] or 5432)) as made:
+        settings.DIRECT_DATABASE_URL = make_conninfo(
+            database_url, host="127.0.0.1", port=made.port
+        )
+        yield made
+        made.let_arrive()
+
+
+async def test_what_got_through_before_its_connection_was_lost_is_not_received_twice(
+    layer: NotifyChannelLayer, other: NotifyChannelLayer, through: Proxy
+) -> None:
+    channel = await layer.new_channel()
+    await layer.group_add("live", channel)
+    through.arm(1, "after", statement=b"pg_notify")
+    await other.group_send("live", {"type": "hint", "n": 1})
+    assert through.lost.is_set()
+    await other.group_send("live", {"type": "hint", "n": 2})
+    async with asyncio.timeout(30):
+        assert [(await layer.receive(channel))["n"] for _ in range(2)] == [1, 2]
+
+
+async def test_a_send_that_hangs_is_cut_at_once_and_who_waited_with_it_is_heard(
+    layer: NotifyChannelLayer, other: NotifyChannelLayer, through: Proxy
+) -> None:
+    channel = await layer.new_channel()
+    await layer.group_add("live", channel)
+    over = threading.Event()
+
+    def hang() -> None:
+        over.wait(30)
+
+    through.arm(2, "late", statement=b"pg_notify", hold=hang)
+    # the first alone; the others, who come meanwhile, in one statement
+    sends = [
+        asyncio.create_task(other.group_send("live", {"type": "hint", "n": number}))
+        for number in range(3)
+    ]
+    assert await asyncio.to_thread(through.lost.wait, 30)
+    sends[1].cancel()
+    async with asyncio.timeout(4):  # asking a hung server to cancel takes five seconds and more
+        await asyncio.wait(sends)
+    over.set()
+    assert [send.cancelled() for send in sends] == [False, True, False]
+    async with asyncio.timeout(30):
+        assert [(await layer.receive(channel))["n"] for _ in range(3)] == [0, 1, 2]
 
 
 def _terminate_hint_backends() -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,6 +84,48 @@ def test_a_hint_leaves_after_the_commit_and_not_at_all_after_a_rollback(
         transaction.set_rollback(True)
     assert events.flush(SECONDS)
     assert sent == [[5]]
+
+
+def test_outside_a_transaction_what_was_written_is_committed_and_its_hint_leaves(
+    sent: list[list[int]],
+) -> None:
+    events.announce_on_commit(5)
+    assert events.flush(SECONDS)
+    assert sent == [[5]]
+
+
+def test_a_hint_of_a_savepoint_that_is_rolled_back_never_leaves(sent: list[list[int]]) -> None:
+    with transaction.atomic():
+        events.announce_on_commit(5)
+        with transaction.atomic():
+            events.announce_on_commit(6)
+            transaction.set_rollback(True)
+    assert events.flush(SECONDS)
+    assert sent == [[5]]
+
+
+def test_the_first_hint_after_a_rest_leaves_at_once_and_the_next_is_gathered(
+    sent: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "GATHER_SECONDS", 10 * SECONDS)
+    events.announce(1)
+    assert events.flush(SECONDS)
+    events.announce(2)
+    assert not events.flush(0.1)
+    assert sent == [[1]]
+    events.stop(0.0)  # or the end would wait for it
+
+
+def test_rounds_without_a_pause_between_them_keep_a_longer_distance(
+    sent: list[list[int]],
+) -> None:
+    began = time.monotonic()
+    while len(sent) < 6:
+        events.announce(1)
+        events.flush(0.001)
+        assert time.monotonic() < began + SECONDS
+    least = events.GATHER_SECONDS + 4 * events.STORM_GATHER_SECONDS
+    assert time.monotonic() - began >= least
 
 
 def test_a_dead_layer_costs_its_callers_nothing(sent: list[list[int]]) -> None:
@@ -204,3 +248,26 @@ def test_a_listener_hears_what_is_committed_here_and_nothing_that_is_rolled_back
         events.stop_listening(listener)
     events.announce(3)
     assert heard == [1]
+
+
+@pytest.mark.parametrize("in_transaction", [True, False])
+def test_a_listener_that_fails_fails_no_commit_and_no_other_listener(
+    in_transaction: bool,
+) -> None:
+    heard: list[int] = []
+
+    def fails() -> None:
+        raise LookupError
+
+    def listener() -> None:
+        heard.append(1)
+
+    for each in (fails, listener):
+        events.listen(each)
+    try:
+        with transaction.atomic() if in_transaction else contextlib.nullcontext():
+            events.announce_on_commit(1)
+        assert heard == [1]
+    finally:
+        for each in (fails, listener):
+            events.stop_listening(each)
