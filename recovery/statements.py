@@ -52,8 +52,7 @@ def run(statement: str, parameters: Mapping[str, Any], *, prepared: bool = True)
     Errors are Django's, as from its own cursors.
     """
     database = connections[DEFAULT_DB_ALIAS]
-    if database.connection is None:
-        database.ensure_connection()
+    database.ensure_connection()
     database.validate_no_broken_transaction()
     session: _Session | None = getattr(_kept, "session", None)
     if session is None or session.driver is not database.connection:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import IntegrityError, transaction
+from django.db import DataError, IntegrityError, OperationalError, connection, transaction
 from pytest_django import DjangoAssertNumQueries
 
 from recovery.statements import MOVED_SQL, run, stored
@@ -52,6 +55,81 @@ def test_any_other_refusal_is_told(place: AbstractContextManager[object]) -> Non
 
     with pytest.raises(IntegrityError), place:
         run(TAKE_NAME, {"id": second.pk, "name": first.username})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("bigint", 7),
+        ("bigint", 1 << 40),
+        ("boolean", False),
+        ("text", 'a "quoted" \\ text, ä and 100 %'),
+        ("text", None),
+        ("uuid", UUID(int=1 << 100)),
+        ("timestamptz", datetime(2026, 11, 30, 12, 30, 15, 250, tzinfo=UTC)),
+    ],
+)
+def test_a_value_comes_back_as_it_was_sent(
+    place: AbstractContextManager[object], kind: str, value: Any
+) -> None:
+    with place:
+        told = run(
+            f"SELECT %(value)s::{kind}, %(other)s::int %% 4, %(value)s::{kind}",
+            {"value": value, "other": 7},
+        )
+
+    assert told == [(value, 3, value)]
+
+
+def test_a_text_that_the_database_cannot_keep_is_refused_and_not_cut(
+    place: AbstractContextManager[object],
+) -> None:
+    user = UserFactory.create(first_name="Ada")
+
+    with place, pytest.raises(DataError, match="NUL"):
+        run(RENAME, {"id": user.pk, "name": "Gra\x00ce", "moved": True})
+
+    assert User.objects.get().first_name == "Ada"
+
+
+def test_a_statement_that_the_session_forgot_is_prepared_anew() -> None:
+    user = UserFactory.create()
+    run(RENAME, {"id": user.pk, "name": "Ada", "moved": True})
+    with connection.cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+
+    assert run(RENAME, {"id": user.pk, "name": "Grace", "moved": True}) == [(user.pk,)]
+
+    assert User.objects.get().first_name == "Grace"
+
+
+def test_a_statement_is_prepared_anew_for_a_column_of_another_type() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TEMPORARY TABLE parcel AS SELECT 1 AS weight")
+    assert run("SELECT weight FROM parcel", {}) == [(1,)]
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE parcel ALTER weight TYPE text")
+
+    assert run("SELECT weight FROM parcel", {}) == [("1",)]
+
+
+def test_a_lost_server_is_told_as_such_and_the_next_session_goes_on() -> None:
+    user = UserFactory.create()
+    run(RENAME, {"id": user.pk, "name": "Ada", "moved": True})
+    other = connection.copy()
+    with other.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid]
+        )
+    other.close()
+
+    for _ in range(2):  # the loss itself, and the session that is known to be lost
+        with pytest.raises(OperationalError):
+            run(RENAME, {"id": user.pk, "name": "Grace", "moved": True})
+    connection.close_if_unusable_or_obsolete()
+
+    assert run(RENAME, {"id": user.pk, "name": "Edith", "moved": True}) == [(user.pk,)]
+    assert User.objects.get().first_name == "Edith"
 
 
 def test_a_stored_row_reads_what_is_not_known_of_it() -> None:
