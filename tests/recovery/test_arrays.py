@@ -1,4 +1,4 @@
-"""Array literals arrive as the values they were made of."""
+"""Arrays and records arrive as the values they were made of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 
-from recovery.arrays import array
+from recovery.arrays import array, records, typed
 from recovery.models import Cause
 
 pytestmark = pytest.mark.django_db
@@ -55,3 +55,24 @@ def test_json_arrives() -> None:
         '{"note": "a \\"b\\" \\\\ c"}',
         None,
     ]
+
+
+def test_records_arrive_column_by_column_whatever_they_hold() -> None:
+    columns = {"number": "bigint", "word": "text", "key": "uuid", "said": "text"}
+    rows = [
+        {
+            "number": 2**62,
+            "word": Cause.RUNTIME_LOST,
+            "key": uuid4(),
+            "said": '"\\ é\n😀 {a,b}',
+        },
+        {"number": -1, "word": "", "key": None, "said": "NULL"},
+    ]
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT * FROM json_to_recordset(%s::json) AS r({typed(columns)})", [records(rows)]
+        )
+        told = cursor.fetchall()
+
+    assert told == [tuple(row.values()) for row in rows]

@@ -9,7 +9,7 @@ from typing import Final
 from django.db import transaction
 from django.db.models.functions import Now
 
-from recovery.arrays import array
+from recovery.arrays import array, records, typed
 from recovery.bounds import storable
 from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition
 from recovery.fences import GENERATION_SHIFT_BITS, Fence, claimed_mark
@@ -63,7 +63,7 @@ _COMPLETE: Final = f"""
     WITH {OWNED}, fitting AS MATERIALIZED (
         SELECT mine.id, earlier.count FROM mine CROSS JOIN (
             SELECT count(*) AS count,
-                count(*) FILTER (WHERE call_id = ANY(%(call_id)s::text[])) AS known
+                count(*) FILTER (WHERE call_id = ANY(%(call_ids)s::text[])) AS known
             FROM work_workstep WHERE job_id = %(job)s
         ) AS earlier
         WHERE earlier.known = 0
@@ -83,7 +83,7 @@ _COMPLETE: Final = f"""
             CASE WHEN call.state <> 'requested' THEN statement_timestamp() END,
             {", ".join(f"call.{name}" for name in _CALL)}
         FROM completed CROSS JOIN fitting CROSS JOIN
-            unnest({", ".join(f"%({name})s::{kind}[]" for name, kind in _CALL.items())})
+            ROWS FROM (json_to_recordset(%(calls)s::json) AS ({typed(_CALL)}))
             WITH ORDINALITY AS call({", ".join(_CALL)}, n)
         RETURNING {", ".join(_CALLED)}
     )
@@ -153,8 +153,8 @@ def complete_provider_step(
     """
     text = storable(text)
     fresh = [columns_of(call) for call in calls]
-    if len({columns["call_id"] for columns in fresh}) == len(fresh):
-        arrays = {name: array(columns[name] for columns in fresh) for name in _CALL}
+    call_ids = {columns["call_id"] for columns in fresh}
+    if len(call_ids) == len(fresh):
         response = {
             "request": step_id,
             "response_id": response_id,
@@ -162,8 +162,10 @@ def complete_provider_step(
             "text": text,
             "anomaly_count": anomaly_count,
             "count": len(fresh),
+            "calls": records(fresh),
+            "call_ids": array(call_ids),
         }
-        completed = run(_COMPLETE, presented(fence, **arrays, **response))
+        completed = run(_COMPLETE, presented(fence, **response))
         if completed:
             events.announce_on_commit(completed[0][0])
             born = {"job_id": fence.pk, **_born(fence, step_id), "started_at": None}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
-from recovery.arrays import array
+from recovery.arrays import array, records, typed
 from recovery.errors import ErrorCode, IllegalTransition, Refused
 from recovery.fences import Fence
 from recovery.statements import MOVED_SQL, run, stored
@@ -39,9 +39,7 @@ _ENDED: Final = f"""
         UPDATE work_workstep s SET state = o.state, error_code = o.error_code,
             result = o.result, result_digest = o.result_digest, result_bytes = o.result_bytes,
             finished_at = statement_timestamp(), write_mark = {next_mark_sql("s")}
-        FROM mine CROSS JOIN
-            unnest({", ".join(f"%({name})s::{kind}[]" for name, kind in _OUTCOME.items())})
-            AS o({", ".join(_OUTCOME)})
+        FROM mine CROSS JOIN json_to_recordset(%(outcomes)s::json) AS o({typed(_OUTCOME)})
         WHERE s.id = o.step_id AND s.job_id = mine.id
             AND (s.state = 'running' OR s.state = 'requested' AND o.state <> 'succeeded')
         RETURNING s.id
@@ -64,7 +62,7 @@ _ALL_WAIT: Final = """
         WHERE w.id = ANY(%(starting)s::bigint[]) AND w.job_id = %(job)s
             AND w.state = 'requested')
 """
-_ALL_STORED: Final = "cardinality(%(step_id)s::bigint[]) = (SELECT count(*) FROM ended)"
+_ALL_STORED: Final = "%(count)s = (SELECT count(*) FROM ended)"
 _END: Final = f"""
     WITH {OWNED}, {_ENDED}
     SELECT raised.id, ended.id FROM raised LEFT JOIN ended ON true
@@ -121,21 +119,14 @@ def _move(
     fence: Fence, ended: Sequence[CallOutcome], starting: Sequence[int]
 ) -> tuple[set[int], list[WorkStep]]:
     """Return which outcomes were stored, and the steps that were started."""
-    outcomes: dict[str, Any] = {
-        "step_id": array(outcome.step_id for outcome in ended),
-        "state": array(outcome.state.value for outcome in ended),
-        "error_code": array(outcome.error_code for outcome in ended),
-        "result": array(outcome.result.text for outcome in ended),
-        "result_digest": array(outcome.result.digest for outcome in ended),
-        "result_bytes": array(outcome.result.bytes for outcome in ended),
-    }
-    waiting = array(starting)
+    starts = {"starting": array(starting)}
+    ends = {"outcomes": records(map(_columns_of, ended)), "count": len(ended)}
     if not ended:
-        rows = run(_START, presented(fence, starting=waiting))
+        rows = run(_START, presented(fence, **starts))
     elif not starting:
-        rows = run(_END, presented(fence, **outcomes))
+        rows = run(_END, presented(fence, **ends))
     else:
-        rows = run(_END_AND_START, presented(fence, starting=waiting, **outcomes))
+        rows = run(_END_AND_START, presented(fence, **starts, **ends))
     known = {step_id for _, step_id, *_ in rows if step_id is not None}
     started = [
         stored(WorkStep, dict(zip(_MOVED, values, strict=True)))
@@ -145,6 +136,18 @@ def _move(
     if rows:
         events.announce_on_commit(rows[0][0])
     return known, sorted(started, key=attrgetter("sequence"))
+
+
+def _columns_of(outcome: CallOutcome) -> dict[str, str | int]:
+    """Return what is stored of an outcome."""
+    return {
+        "step_id": outcome.step_id,
+        "state": outcome.state,
+        "error_code": outcome.error_code,
+        "result": outcome.result.text,
+        "result_digest": outcome.result.digest,
+        "result_bytes": outcome.result.bytes,
+    }
 
 
 def _one_each(ended: Sequence[CallOutcome]) -> list[CallOutcome]:
