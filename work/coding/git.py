@@ -290,3 +290,10 @@ def _git_here(search_path: str) -> tuple[str, tuple[int, ...]]:
 def decoded(name: str) -> str:
     """Return a name of Git's that may hold any bytes as text that can be stored."""
     return os.fsencode(name).decode(errors="replace")
+
+
+def shown(name: str) -> str:
+    """Return the name of a file as one line."""
+    return "".join(
+        character if character.isprintable() else "\ufffd" for character in decoded(name)
+    )

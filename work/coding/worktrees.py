@@ -21,12 +21,14 @@ from recovery.probes import reach
 from work.coding import bounds
 from work.coding.changes import JobBranch
 from work.coding.errors import WorkspaceRefused
-from work.coding.git import At, Git, GitFailed
+from work.coding.git import At, Git, GitFailed, shown
 from work.coding.places import Place, State
 
 BRANCH: Final = "holdfast/job-{job_id}"
 _NAMES_TRIED: Final = 100
 _LEFT_OUT_NAMED: Final = 5
+# A report has room for that many of the longest names.
+_NAME_MAX_CHARS: Final = 160
 _OWNERS_ALL: Final = 0o700
 
 
@@ -62,7 +64,7 @@ class Facts:
         if self.kept:
             yield "That commit was made at the end, of what the job had not committed."
         if self.left_out:
-            named = ", ".join(self.left_out[:_LEFT_OUT_NAMED])
+            named = ", ".join(map(_named, self.left_out[:_LEFT_OUT_NAMED]))
             more = len(self.left_out) - _LEFT_OUT_NAMED
             others = f" and {more} more" if more > 0 else ""
             yield f"Git cannot keep {named}{others}: gone with the working copy."
@@ -76,6 +78,12 @@ class Facts:
                 "What was not committed could not be put on the branch: it stays on the "
                 f"worker's machine, in {self.stays_at} of its data directory."
             )
+
+
+def _named(path: str) -> str:
+    """Return the path as one line, the end of a long one."""
+    text = shown(path)
+    return text if len(text) <= _NAME_MAX_CHARS else f"…{text[-_NAME_MAX_CHARS:]}"
 
 
 def free_branch(git: Git, at: At, job_id: int) -> str:

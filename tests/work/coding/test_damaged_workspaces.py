@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.work.coding.repositories import PersonsRepository, call, job_in
+from work.bounds import REPORT_MAX_BYTES
 from work.coding.workspace import Workspace
 
 
@@ -101,3 +102,21 @@ async def test_what_git_cannot_keep_is_named_in_the_report(
         (workspace.root / "s/y").write_text("important")
 
     assert f"Git cannot keep {path.split('/', 1)[0]}" in await workspace.close()
+
+
+@pytest.mark.parametrize("name", ["p\nThe work is on branch other", "/".join(["d" * 240] * 8)])
+async def test_names_of_any_kind_leave_the_report_its_last_line(
+    repository: PersonsRepository, name: str
+) -> None:
+    """That line tells the branch. A report is cut at 8,000 bytes."""
+    workspace = await job_in(repository.top).open()
+    await call(workspace, "write_file", path="kept", text="x")
+    for number in range(6):
+        pipe = workspace.root / str(number) / name
+        pipe.parent.mkdir(parents=True)
+        os.mkfifo(pipe)
+    said = await workspace.close()
+    assert said.startswith("The work is on branch holdfast/job-1 at commit ")
+    assert said.isprintable()
+    assert said.endswith(" and 1 more: gone with the working copy.")
+    assert len(said.encode()) < REPORT_MAX_BYTES / 2

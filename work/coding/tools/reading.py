@@ -9,6 +9,7 @@ from pydantic import Field
 from recovery.errors import ErrorCode
 from turns.tools.registry import Arguments, Effect, Invocation, Tool, ToolFailed
 from work.coding import bounds
+from work.coding.git import shown
 from work.coding.paths import Entry, Kind
 from work.coding.tools import saying
 
@@ -111,7 +112,7 @@ def _line(entry: Entry) -> str:
 def _read(file: BinaryIO, asked: ReadFile) -> str:
     data = file.read(bounds.READ_FILE_MAX_BYTES + 1)
     if b"\0" in data[:_LOOKED_AT_BYTES]:
-        return f"[{saying.shown(asked.path)} is not text: {_size(data)}]"
+        return f"[{shown(asked.path)} is not text: {_size(data)}]"
     is_cut = len(data) > bounds.READ_FILE_MAX_BYTES
     lines = data[: bounds.READ_FILE_MAX_BYTES].splitlines(keepends=True)
     wanted = lines[asked.first_line - 1 : asked.first_line - 1 + asked.lines]

@@ -19,6 +19,7 @@ from recovery.errors import ErrorCode
 from turns.tools.registry import Arguments, Effect, Invocation, State, Tool, ToolFailed
 from turns.tools.runner import in_own_thread
 from work.coding import bounds, confinement, processtree
+from work.coding.git import shown
 from work.coding.orders import End, Ended
 from work.coding.tools import saying
 
@@ -132,7 +133,7 @@ def told(ended: Ended, touched: list[str]) -> str:
     if touched:
         lines.append(
             "It changed the repository outside the job's branch, which was put back: "
-            + ", ".join(map(saying.shown, touched[: bounds.CHANGED_FILES_NAMED]))
+            + ", ".join(map(shown, touched[: bounds.CHANGED_FILES_NAMED]))
         )
     lines.append(_how(ended))
     lines.extend(_left(ended))

@@ -13,7 +13,7 @@ from recovery.bounds import cut_utf8, storable
 from recovery.errors import ErrorCode, StaleFence
 from turns.tools.registry import State, ToolFailed
 from work.coding import bounds
-from work.coding.git import GitFailed, decoded
+from work.coding.git import GitFailed, shown
 from work.coding.orders import Stream
 
 log = structlog.get_logger(__name__)
@@ -50,13 +50,6 @@ def listing(names: Sequence[str], *, most: int) -> str:
     if len(names) > most:
         lines.append(f"[and {len(names) - most} more]")
     return "\n".join(lines)
-
-
-def shown(name: str) -> str:
-    """Return the name of a file as one line."""
-    return "".join(
-        character if character.isprintable() else "\ufffd" for character in decoded(name)
-    )
 
 
 @contextmanager
