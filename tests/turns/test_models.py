@@ -321,5 +321,6 @@ def test_every_rule_of_the_tables_is_broken_here() -> None:
     broken |= {f"turns_{child}_child_fence" for child in CHILDREN}
     # for others to refer to; two rows that break it break the primary key
     broken |= {"turns_conversation_of_owner", "turns_message_in_conversation"}
+    broken |= {"turns_providerstep_of_turn"}
 
     assert declared_rules("turns") - broken == set()

@@ -217,6 +217,8 @@ class ProviderStep(ProviderStepFields):
                 condition=Q(state="started"),
                 name="turns_providerstep_one_open_per_turn",
             ),
+            # what a tool step's provider step and turn refer to together
+            models.UniqueConstraint(fields=["id", "turn"], name="turns_providerstep_of_turn"),
         ]
         triggers = child_row_triggers(
             "turns_providerstep",
@@ -281,11 +283,16 @@ class ToolStepFields(models.Model):
 class ToolStep(ToolStepFields):
     """A tool call of a turn."""
 
+    # in the database one foreign key is of both: `turns_toolstep_provider_step_of_turn`
     turn = models.ForeignKey(
-        Turn, on_delete=models.CASCADE, related_name="tool_steps", db_index=False
+        Turn,
+        on_delete=models.CASCADE,
+        related_name="tool_steps",
+        db_index=False,
+        db_constraint=False,
     )
     provider_step = models.ForeignKey(
-        ProviderStep, on_delete=models.CASCADE, related_name="tool_steps"
+        ProviderStep, on_delete=models.CASCADE, related_name="tool_steps", db_constraint=False
     )
 
     class Meta:
