@@ -345,6 +345,20 @@ def test_on_a_phone_jobs_are_a_drawer_and_a_line_below_the_messages(
     expect(rail.reports).to_be_focused()
 
 
+def test_on_a_phone_a_long_line_about_a_job_is_cut(
+    person: Person, conversation: Conversation
+) -> None:
+    WorkJobFactory.create(person=conversation.owner, conversation=conversation, released=True)
+    person.page.set_viewport_size({"width": 380, "height": 780})
+    person.open_conversation(conversation.pk)
+    lines = person.page.get_by_role("list", name="Jobs at work")
+    line = lines.get_by_role("button")
+    expect(line).to_contain_text("Another one takes it over.")
+    assert line.evaluate("line => line.getBoundingClientRect().width") <= 380 - 2 * 16
+    assert lines.evaluate("list => list.scrollWidth <= list.clientWidth")
+    expect(line.locator(".job-time")).to_be_in_viewport(ratio=1)
+
+
 def test_a_rail_that_was_closed_stays_closed_and_shows_lines_instead(
     person: Person, rail: JobsRail, conversation: Conversation
 ) -> None:
