@@ -37,7 +37,9 @@ class JobCore(Shape):
         description="The newest commit a coding job has made itself. What is left over at its "
         "end is committed after it; the report says so."
     )
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = Field(
+        description="In the order they were made. `kind` and `id` together name one."
+    )
     usage: dict[str, int] | None
     created_at: Moment
     finished_at: Moment | None
