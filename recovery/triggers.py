@@ -5,14 +5,17 @@ when it has nothing to say. An IntegrityError names the rule that was broken lik
 constraint does.
 
 A rule is a trigger of its own with the violation in its WHEN clause; or, for a table whose rows
-are moved one by one and often, one of the many that `Judge` looks at. A CHECK and a WHEN are
+are moved one by one and often, one of the many that a `Judge` looks at. A CHECK and a WHEN are
 read and prepared anew by each statement, which for one row costs more than its update; what a
-function looks at is prepared once in a session.
+function looks at is prepared once in a session. Where no column is set that a WHEN waits for it
+is copied all the same, by each statement that writes to its table.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import pgtrigger
@@ -107,33 +110,83 @@ class ConstantTrigger(pgtrigger.Trigger):
         )
 
 
-class Judge(ConstantTrigger):
-    """One trigger that looks at each row written, by many rules.
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A rule that needs another table: a row for which `when` is true breaks it where the query
+    `wants` finds nothing."""
 
-    `rules` map the name of a rule to the SQL that is true where a row breaks it; the first that
-    is true is named. OLD is null for a new row, so a rule about a change is not true then.
+    when: str
+    wants: str
+
+
+# The name of each rule, and the SQL that is true where a row breaks it.
+Rules = Mapping[str, str | Lookup]
+
+
+class Judge(ConstantTrigger):
+    """One trigger that looks at each row written, by many rules: see `judges`.
+
+    The first rule that is broken is named; what has to be looked up comes last.
     """
 
-    def __init__(self, table: str, rules: Mapping[str, str]) -> None:
+    def __init__(
+        self, table: str, name: str, operation: pgtrigger.Operation, rules: Rules
+    ) -> None:
         self.rules = tuple(rules)
-        cases = " ".join(f"WHEN {wrong} THEN '{table}_{rule}'" for rule, wrong in rules.items())
+        wrong = {rule: sql for rule, sql in rules.items() if isinstance(sql, str)}
+        cases = " ".join(f"WHEN {sql} THEN '{table}_{rule}'" for rule, sql in wrong.items())
+        lookups = "".join(
+            f"""
+                IF {lookup.when} THEN
+                    IF NOT EXISTS ({lookup.wants}) THEN {refuse(f"{table}_{rule}")} END IF;
+                END IF;"""
+            for rule, lookup in rules.items()
+            if isinstance(lookup, Lookup)
+        )
         super().__init__(
-            # triggers fire in the order of their names: this one speaks first, as a CHECK would
-            name="abides_by_rules",
+            name=name,
             when=pgtrigger.After,
-            operation=pgtrigger.Insert | pgtrigger.Update,
+            operation=operation,
             declare=[("broken", "text")],
             # An expression is prepared anew in each transaction that comes to it: the one that
             # finds the name only where a rule is broken.
             func=f"""
-                IF {" OR ".join(f"({wrong})" for wrong in rules.values())} THEN
+                IF {" OR ".join(f"({sql})" for sql in wrong.values())} THEN
                     broken := CASE {cases} END;
                     RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = broken,
                         MESSAGE = broken;
-                END IF;
+                END IF;{lookups}
                 RETURN NULL;
             """,
         )
+
+
+def judges(
+    table: str, rules: Rules, *, born: Rules, kept: Rules, of: Iterable[str]
+) -> list[Judge]:
+    """Return what judges the rows of a table, no rule oftener than it can be broken.
+
+    `rules` hold for whatever is written; those that compare with OLD are for an update alone.
+    `born` are for a new row, about columns that never change afterwards. `kept` are for an
+    update that sets one of the columns `of`, and say which of these never change: each is about
+    a change of one of them, or about their values alone.
+    """
+    columns = list(of)
+    rows = {rule: sql for rule, sql in rules.items() if "OLD." not in str(sql)}
+    for rule, sql in born.items():
+        unwatched = set(re.findall(r"NEW\.(\w+)", str(sql))) - set(columns)
+        assert not unwatched, f"{table}_{rule}: {unwatched} may change"  # noqa: S101  at import
+    return [
+        # triggers fire in the order of their names: this one speaks first, as a CHECK would
+        Judge(table, "abides_by_rules", pgtrigger.Update, rules),
+        Judge(table, "begins_by_rules", pgtrigger.Insert, {**rows, **born}),
+        Judge(
+            table,
+            "keeps_what_is_fixed",
+            pgtrigger.UpdateOf(*columns),  # type: ignore[no-untyped-call]
+            kept,
+        ),
+    ]
 
 
 def refuse_change(table: str, rule: str, columns: Iterable[str]) -> pgtrigger.Trigger:
@@ -155,7 +208,7 @@ def in_states(row: str, states: Iterable[str]) -> str:
 def lifecycle_rules(
     lifecycle: Lifecycle, *, silent: Iterable[str], spoken: Iterable[str]
 ) -> dict[str, str]:
-    """Return for a `Judge` what `lifecycle_constraints` say, and that moves are legal."""
+    """Return for `judges` what `lifecycle_constraints` say."""
     ended = in_states("NEW", lifecycle.terminal)
     return {
         "state_known": f"NOT {in_states('NEW', lifecycle.moves)}",

@@ -75,6 +75,7 @@ FILL: Final = """
     SELECT n, 'u' FROM generate_series(1, {rows}) n;
     INSERT INTO work_computer (id, person_id, name, host_id, roots, tier, checks)
     SELECT n, n, 'laptop', 'h', '["/srv"]', 'probe', '{{}}' FROM generate_series(1, {rows}) n;
+    ALTER TABLE work_workjob DISABLE TRIGGER USER; -- they run already
     INSERT INTO work_workjob (id, person_id, conversation_id, kind, goal, context, prompt,
         computer_id, agent, cwd, host_id, model, wall_clock_seconds, authority, budget,
         before_message_id, request_digest, state, error_code, owner, generation, claim_token,

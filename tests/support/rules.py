@@ -6,6 +6,7 @@ import pgtrigger
 import pytest
 from django.apps import apps
 from django.db import IntegrityError, connection, transaction
+from django.db.models import Model
 
 from recovery.constraints import violated_constraint
 from recovery.triggers import Judge
@@ -30,23 +31,30 @@ def refusal_of(statement: str) -> str:
     return violated_constraint(refused.value)
 
 
+def another(model: type[Model], **changes: str) -> str:
+    """Return the statement that inserts a second row like {pk}, with these columns changed."""
+    table = model._meta.db_table
+    pairs = "".join(f", '{name}', {value}" for name, value in changes.items())
+    return (
+        f"INSERT INTO {table} SELECT (jsonb_populate_record(t, jsonb_build_object("
+        f"'id', 999999{pairs}))).* FROM {table} t WHERE id = {{pk}}"
+    )
+
+
 def silence_other_triggers(table: str, rule: str) -> None:
     """Let the rule speak alone: where two forbid the same, each does without the other."""
     connection.check_constraints()  # pending foreign keys would hold up the ALTER
-    # one trigger speaks for the rules it judges by
-    speaker = next(
-        (
-            trigger.name
-            for owner, trigger in pgtrigger.registered()
-            if owner._meta.db_table == table and rule in _rules_of(trigger)
-        ),
-        rule,
-    )
+    # one trigger speaks for all the rules it judges by
+    speakers = [
+        trigger.get_pgid(owner)
+        for owner, trigger in pgtrigger.registered()
+        if owner._meta.db_table == table and rule in _rules_of(trigger)
+    ]
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT tgname FROM pg_trigger WHERE tgrelid = %s::regclass "
-            "AND tgname LIKE 'pgtrigger\\_%%' AND tgname NOT LIKE %s",
-            [table, f"pgtrigger\\_{speaker}\\_%"],
+            "AND tgname LIKE 'pgtrigger\\_%%' AND tgname <> ALL(%s)",
+            [table, speakers],
         )
         for (name,) in cursor.fetchall():
             cursor.execute(f'ALTER TABLE {table} DISABLE TRIGGER "{name}"')

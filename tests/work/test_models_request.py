@@ -144,6 +144,24 @@ def test_the_live_generation_stores_its_checkpoint() -> None:
     assert (job.base_commit, job.branch) == ("c0ffee", "holdfast/job")
 
 
+def test_an_adopter_has_the_workspace_that_was_written_first() -> None:
+    """The commit and the branch that the work began on are where it goes on."""
+    job = make.WorkJobFactory.create(orphaned=True)
+    checkpoint_workspace(fence_of(job), "c0ffee", "holdfast/job")
+    WorkRecovery().settle_orphans()
+    adopter = claim_job(job.pk, owner=make.RuntimeFactory.create().pk)
+    assert adopter is not None
+
+    checkpoint_workspace(adopter, "c0ffee", "holdfast/job")
+    for base_commit, branch in (("badc0de", "holdfast/job"), ("c0ffee", "another")):
+        with pytest.raises(IntegrityError) as error, savepoint():
+            checkpoint_workspace(adopter, base_commit, branch)
+        assert refused(error) == "work_workjob_workspace_is_fixed"
+
+    job.refresh_from_db()
+    assert (job.base_commit, job.branch) == ("c0ffee", "holdfast/job")
+
+
 def test_an_older_generation_stores_no_checkpoint() -> None:
     """behaviour O10"""
     job = make.WorkJobFactory.create(running=True, generation=2, acp_session_id="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-import pgtrigger
 from django.conf import settings
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
@@ -15,12 +14,12 @@ from recovery.constraints import error_code_field
 from recovery.models import Runtime
 from recovery.triggers import (
     FENCE_NOT_PRESENTED,
-    Judge,
+    Lookup,
+    Rules,
     changed,
+    judges,
     lifecycle_rules,
     owned_row_rules,
-    refuse,
-    refuse_change,
     refuse_insert,
     refuse_update,
 )
@@ -52,9 +51,14 @@ REQUEST: Final = (
     "created_at",
 )
 # What its worker writes as it goes: an external session, a worktree.
-CHECKPOINT: Final = ("acp_session_id", "acp_cursor", "base_commit", "branch")
-# What a request may not be.
-_WRONG: Final = {
+WORKSPACE: Final = ("base_commit", "branch")
+CHECKPOINT: Final = ("acp_session_id", "acp_cursor", *WORKSPACE)
+_SESSION_BOUNDED: Final = (
+    f"octet_length(NEW.acp_session_id) > {bounds.ACP_SESSION_ID_MAX_BYTES}"
+)
+# What a new job may not be: its request never changes, so it is judged once.
+_BORN: Final[Rules] = {
+    "session_bounded": _SESSION_BOUNDED,
     "kind_has_its_place": """
         NOT (NEW.kind = 'deep_work' AND NEW.host_id = '' AND NEW.computer_id IS NULL
             OR NEW.kind IN ('coding', 'computer') AND NEW.host_id <> ''
@@ -70,9 +74,20 @@ _WRONG: Final = {
     "snapshots_bounded": f"""
         octet_length(NEW.authority::text) > {bounds.AUTHORITY_MAX_BYTES}
             OR octet_length(NEW.budget::text) > {bounds.BUDGET_MAX_BYTES}""",
+    # what the computer's row said at admission
+    "authority_is_the_computers": Lookup(
+        when="NEW.kind <> 'deep_work'",
+        wants="""
+            SELECT FROM work_computer c WHERE c.id = NEW.computer_id
+                AND c.revoked_at IS NULL AND c.host_id = NEW.host_id
+                AND NEW.authority -> 'roots' = c.roots
+                AND NEW.authority -> 'checks' = c.checks
+                AND NEW.authority ->> 'tier' = c.tier AND NEW.authority ->> 'name' = c.name
+                AND NEW.authority ->> 'cwd' = NEW.cwd""",
+    ),
 }
 # What a move of a job may not lead to, and what may not change in one.
-_RULES: Final = {
+_RULES: Final[Rules] = {
     **lifecycle_rules(
         lifecycles.JOB,
         silent=["completed"],
@@ -84,9 +99,6 @@ _RULES: Final = {
             OR NEW.deadline_at IS NULL OR NEW.claimed_at IS NULL OR NEW.generation < 1)""",
     "queued_is_free": """
         NEW.state = 'queued' AND (NEW.owner IS NOT NULL OR NEW.claim_token IS NOT NULL)""",
-    "session_bounded": (
-        f"octet_length(NEW.acp_session_id) > {bounds.ACP_SESSION_ID_MAX_BYTES}"
-    ),
     "releases_are_of_attempts": """
         NEW.planned_releases < 0 OR NEW.planned_releases > NEW.attempts
             OR NEW.dispatch_count < 0""",
@@ -104,24 +116,33 @@ _RULES: Final = {
     "releases_are_counted": """
         NEW.planned_releases - OLD.planned_releases
             NOT BETWEEN 0 AND (OLD.state = 'running' AND NEW.state = 'queued')::int""",
+    "claimed_on_its_host": Lookup(
+        when="NEW.host_id <> '' AND NEW.owner IS NOT NULL "
+        "AND OLD.owner IS DISTINCT FROM NEW.owner",
+        wants="""
+            SELECT FROM recovery_runtime r
+                WHERE r.id = NEW.owner AND r.host_id = NEW.host_id""",
+    ),
 }
-# The authority of a job on a computer is what the computer's row said at admission.
-_AUTHORITY_IS_THE_COMPUTERS: Final = f"""
-    IF NOT EXISTS (
-        SELECT FROM work_computer c WHERE c.id = NEW.computer_id
-            AND c.revoked_at IS NULL AND c.host_id = NEW.host_id
-            AND NEW.authority -> 'roots' = c.roots AND NEW.authority -> 'checks' = c.checks
-            AND NEW.authority ->> 'tier' = c.tier AND NEW.authority ->> 'name' = c.name
-            AND NEW.authority ->> 'cwd' = NEW.cwd
-    ) THEN {refuse("work_workjob_authority_is_the_computers")} END IF;
-    RETURN NULL;
-"""
-_CLAIMED_ON_ITS_HOST: Final = f"""
-    IF NOT EXISTS (
-        SELECT FROM recovery_runtime r WHERE r.id = NEW.owner AND r.host_id = NEW.host_id
-    ) THEN {refuse("work_workjob_claimed_on_its_host")} END IF;
-    RETURN NULL;
-"""
+# What is written seldom, beside the moves.
+_KEPT: Final = {
+    "admission_is_immutable": changed(REQUEST),
+    "session_bounded": _SESSION_BOUNDED,
+    # the one part of a job that a worker writes as it goes, and only while it runs it
+    "checkpoint_is_the_owners": (
+        "NOT (OLD.state = 'running' AND NEW.state = 'running' "
+        "AND NEW.owner = OLD.owner AND NEW.generation = OLD.generation) "
+        f"AND ({changed(CHECKPOINT)})"
+    ),
+    # an adopter goes on from the same commit, on the same branch
+    "workspace_is_fixed": (
+        f"(OLD.base_commit <> '' OR OLD.branch <> '') AND ({changed(WORKSPACE)})"
+    ),
+    "cancel_is_final": (
+        "OLD.cancel_requested_at IS NOT NULL AND "
+        "OLD.cancel_requested_at IS DISTINCT FROM NEW.cancel_requested_at"
+    ),
+}
 
 
 class WorkJobQuerySet(models.QuerySet["WorkJob"]):
@@ -282,42 +303,28 @@ class WorkJob(models.Model):
             ),
         ]
         triggers = [
-            Judge("work_workjob", _RULES),
-            refuse_change("work_workjob", "admission_is_immutable", REQUEST),
-            # a request never changes, so it is judged once, when the job is inserted
-            *(refuse_insert("work_workjob", rule, wrong) for rule, wrong in _WRONG.items()),
-            # the one part of a job that a worker writes as it goes, and only while it runs it
+            *judges(
+                "work_workjob",
+                _RULES,
+                born=_BORN,
+                kept=_KEPT,
+                of=[*REQUEST, *CHECKPOINT, "cancel_requested_at"],
+            ),
+            # what runs was claimed, and what was given back was released
+            refuse_insert(
+                "work_workjob",
+                "begins_queued",
+                "NEW.state <> 'queued' OR NEW.generation <> 0 OR NEW.attempts <> 0 "
+                "OR NEW.planned_releases <> 0 OR NEW.dispatch_count <> 0 "
+                "OR NEW.claimed_at IS NOT NULL OR NEW.deadline_at IS NOT NULL",
+            ),
+            # only a release gives the job a new one; many are released at once
             refuse_update(
                 "work_workjob",
-                "checkpoint_is_the_owners",
-                "NOT (OLD.state = 'running' AND NEW.state = 'running' "
-                "AND NEW.owner = OLD.owner AND NEW.generation = OLD.generation) "
-                f"AND ({changed(CHECKPOINT)})",
-                of=CHECKPOINT,
-            ),
-            refuse_update(
-                "work_workjob",
-                "cancel_is_final",
-                "OLD.cancel_requested_at IS NOT NULL AND "
-                "OLD.cancel_requested_at IS DISTINCT FROM NEW.cancel_requested_at",
-                of=["cancel_requested_at"],
-            ),
-            pgtrigger.Trigger(
-                name="authority_is_the_computers",
-                when=pgtrigger.After,
-                operation=pgtrigger.Insert,
-                condition=pgtrigger.Condition("NEW.kind <> 'deep_work'"),
-                func=_AUTHORITY_IS_THE_COMPUTERS,
-            ),
-            pgtrigger.Trigger(
-                name="claimed_on_its_host",
-                when=pgtrigger.After,
-                operation=pgtrigger.UpdateOf("owner"),  # type: ignore[no-untyped-call]
-                condition=pgtrigger.Condition(
-                    "NEW.host_id <> '' AND NEW.owner IS NOT NULL "
-                    "AND OLD.owner IS DISTINCT FROM NEW.owner"
-                ),
-                func=_CLAIMED_ON_ITS_HOST,
+                "queue_deadline_is_fixed",
+                "NOT (OLD.state = 'running' AND NEW.state = 'queued') "
+                f"AND {changed(['queue_deadline_at'])}",
+                of=["queue_deadline_at"],
             ),
         ]
 

@@ -10,11 +10,11 @@ from django.db.models import Q
 from recovery.triggers import (
     FENCE_NOT_PRESENTED,
     ConstantTrigger,
-    Judge,
+    changed,
     child_fence,
     in_states,
+    judges,
     lifecycle_rules,
-    refuse_change,
     refuse_update,
 )
 from turns import bounds as turn_bounds
@@ -37,10 +37,13 @@ _PROVIDER_STEP_RULES: Final = {
     ),
     "usage_bounded": f"octet_length(NEW.usage::text) > {turn_bounds.USAGE_MAX_BYTES}",
     "text_bounded": f"octet_length(NEW.text) > {bounds.RESPONSE_TEXT_MAX_BYTES}",
-    "count_bounded": f"NEW.sequence NOT BETWEEN 1 AND {bounds.PROVIDER_STEPS_PER_JOB}",
     "moves": lifecycles.PROVIDER_STEP.violation_sql(),
     "end_is_final": in_states("OLD", lifecycles.PROVIDER_STEP.terminal),
 }
+_PROVIDER_STEP_BORN: Final = {
+    "count_bounded": f"NEW.sequence NOT BETWEEN 1 AND {bounds.PROVIDER_STEPS_PER_JOB}",
+}
+_PROVIDER_STEP_FIXED: Final = ("job_id", "generation", *PROVIDER_STEP_IDENTITY)
 _STEP_RULES: Final = {
     **lifecycle_rules(
         lifecycles.TOOL_STEP,
@@ -50,20 +53,23 @@ _STEP_RULES: Final = {
     "running_was_started": (
         f"{in_states('NEW', ['running', 'succeeded'])} AND NEW.started_at IS NULL"
     ),
-    "arguments_bounded": (
-        f"octet_length(NEW.arguments) > {turn_bounds.TOOL_ARGUMENTS_MAX_BYTES}"
-    ),
     "result_bounded": f"octet_length(NEW.result) > {turn_bounds.TOOL_RESULT_MAX_BYTES}",
-    "ids_bounded": f"""
-        octet_length(NEW.call_id) > {turn_bounds.PROVIDER_ID_MAX_BYTES}
-            OR octet_length(NEW.item_id) > {turn_bounds.PROVIDER_ID_MAX_BYTES}
-            OR octet_length(NEW.name) > {turn_bounds.TOOL_NAME_MAX_BYTES}""",
     "fence_presented": FENCE_NOT_PRESENTED,
-    "count_bounded": f"NEW.sequence NOT BETWEEN 1 AND {bounds.TOOL_CALLS_HARD_STOP}",
     "fence": "NEW.write_mark = OLD.write_mark",
     "moves": lifecycles.TOOL_STEP.violation_sql(),
     "end_is_final": in_states("OLD", lifecycles.TOOL_STEP.terminal),
 }
+_STEP_BORN: Final = {
+    "arguments_bounded": (
+        f"octet_length(NEW.arguments) > {turn_bounds.TOOL_ARGUMENTS_MAX_BYTES}"
+    ),
+    "ids_bounded": f"""
+        octet_length(NEW.call_id) > {turn_bounds.PROVIDER_ID_MAX_BYTES}
+            OR octet_length(NEW.item_id) > {turn_bounds.PROVIDER_ID_MAX_BYTES}
+            OR octet_length(NEW.name) > {turn_bounds.TOOL_NAME_MAX_BYTES}""",
+    "count_bounded": f"NEW.sequence NOT BETWEEN 1 AND {bounds.TOOL_CALLS_HARD_STOP}",
+}
+_STEP_FIXED: Final = ("job_id", *TOOL_STEP_IDENTITY)
 
 
 class WorkProviderStep(ProviderStepFields):
@@ -92,11 +98,12 @@ class WorkProviderStep(ProviderStepFields):
             models.UniqueConstraint(fields=["id", "job"], name="work_workproviderstep_of_job"),
         ]
         triggers = [
-            Judge("work_workproviderstep", _PROVIDER_STEP_RULES),
-            refuse_change(
+            *judges(
                 "work_workproviderstep",
-                "identity_is_fixed",
-                ["job_id", "generation", *PROVIDER_STEP_IDENTITY],
+                _PROVIDER_STEP_RULES,
+                born=_PROVIDER_STEP_BORN,
+                kept={"identity_is_fixed": changed(_PROVIDER_STEP_FIXED)},
+                of=_PROVIDER_STEP_FIXED,
             ),
             child_fence(
                 "work_workproviderstep",
@@ -143,16 +150,19 @@ class WorkStep(ToolStepFields):
             ),
         ]
         triggers = [
-            Judge("work_workstep", _STEP_RULES),
+            *judges(
+                "work_workstep",
+                _STEP_RULES,
+                born=_STEP_BORN,
+                kept={"identity_is_fixed": changed(_STEP_FIXED)},
+                of=_STEP_FIXED,
+            ),
             refuse_update(
                 "work_workstep",
                 "generation",
                 "NEW.generation < OLD.generation OR (NEW.generation > OLD.generation "
                 "AND NOT (OLD.state = 'requested' AND NEW.state = 'requested'))",
                 of=["generation"],
-            ),
-            refuse_change(
-                "work_workstep", "identity_is_fixed", ["job_id", *TOOL_STEP_IDENTITY]
             ),
             child_fence(
                 "work_workstep",

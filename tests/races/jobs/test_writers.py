@@ -113,7 +113,7 @@ class Writer:
     def go_on(self, fence: Fence) -> None:
         for step in requested_steps(fence):
             self.do(fence, step)
-        checkpoint_workspace(fence, "c0ffee", f"branch-{fence.generation}")
+        checkpoint_workspace(fence, "c0ffee", f"branch-{fence.pk}")
         last = last_provider_step(fence)
         name = str(last.sequence + 1 if last else 1)
         asked = start_provider_step(fence, make.request_facts())
