@@ -144,6 +144,24 @@ async def test_an_adopter_goes_on_with_the_budget_that_is_left(model: Simulator)
     assert offered(model, 2) == []
 
 
+async def test_an_adopter_knows_its_last_request_by_those_of_all_workers(
+    model: Simulator,
+) -> None:
+    def build(job: WorkJob) -> None:
+        for _ in range(3):
+            WorkProviderStepFactory.create(job=job, interrupted=True, offers_tools=True)
+
+    budget = WorkJobFactory.build().budget | {"provider_steps": 5}
+    model.script(counting(4), answer("So far.", response_id="resp_5"))
+    async with serving_jobs(model.base_url, Counter().tool) as runtime:
+        job = await released_with(build, budget=budget)
+        job = await runtime.serve(job)
+    assert await ended(job) == ("budget_exhausted", "budget_exhausted")
+    assert (await told(job)).endswith("So far.")
+    assert model.posts == 2
+    assert ("count" in offered(model, 0), offered(model, 1)) == (True, [])
+
+
 async def test_an_adopter_asks_no_more_when_all_requests_were_lost(model: Simulator) -> None:
     def build(job: WorkJob) -> None:
         for _ in range(2):
