@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 _encode: Final = json.JSONEncoder(default=str, ensure_ascii=False, separators=(",", ":")).encode
@@ -17,7 +17,16 @@ def array(values: Iterable[int | str | UUID | None]) -> str:
     ids of a batch, named in a dozen statements, that took longer than some of them. Cast it
     where the statement does not say the type: `%(ids)s::bigint[]`.
     """
-    return "{" + ",".join([_element(value) for value in values]) + "}"
+    elements = list(values)
+    kinds = set(map(type, elements))
+    if kinds == {int}:
+        return f"{{{','.join(map(str, elements))}}}"
+    if kinds and all(issubclass(kind, str) for kind in kinds):
+        quoted = '","'.join(cast("list[str]", elements))
+        # nothing to escape but what stands between them
+        if "\\" not in quoted and quoted.count('"') == 2 * (len(elements) - 1):
+            return f'{{"{quoted}"}}'
+    return f"{{{','.join(map(_element, elements))}}}"
 
 
 def _element(value: int | str | UUID | None) -> str:

@@ -55,11 +55,10 @@ buries first.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -93,13 +92,13 @@ _WRITE_EVENTS: Final = """
 class Settled:
     """What was done with an orphan. Interrupted rows carry a code, adopted ones none.
 
-    `detail` goes into the event: small, and nothing a user or provider wrote.
+    `detail` goes into the event, as JSON: small, and nothing a user or provider wrote.
     """
 
     orphan: Orphan
     action: Action
     error_code: str = ""
-    detail: Mapping[str, Any] | None = None
+    detail: str | None = None
 
 
 class Recovery(ABC):
@@ -290,9 +289,7 @@ def _write_events(kind: str, settled: Sequence[Settled]) -> None:
                 "generations": array(done.orphan.generation for done in settled),
                 "codes": array(done.error_code for done in settled),
                 "owners": array(done.orphan.owner for done in settled),
-                "details": array(
-                    json.dumps(dict(done.detail)) if done.detail else None for done in settled
-                ),
+                "details": array(done.detail for done in settled),
             },
         )
 

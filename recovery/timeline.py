@@ -6,8 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from recovery.models import Action, RecoveryEvent
+
+# Of a row that runs: the detail of an event by which its claim ends and it goes on. Nothing
+# else remembers when that claim was.
+CLAIMED_DETAIL_SQL: Final = "json_build_object('claimed_at', claimed_at)::text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +40,6 @@ def at(time: datetime | None, what: str, error_code: str = "") -> Iterator[Momen
     """Yield the moment if it came."""
     if time is not None:
         yield Moment(time, what, error_code)
-
-
-def claimed_detail(claimed_at: datetime | None) -> dict[str, str] | None:
-    """Return the detail of an event by which a claim ends and its row goes on: nothing else
-    remembers when that claim was."""
-    return None if claimed_at is None else {"claimed_at": claimed_at.isoformat()}
 
 
 def of_recovery(kind: str, row_id: int) -> Iterator[Moment]:

@@ -7,9 +7,9 @@ allowed, or when nobody took it up in time.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import ClassVar, Final
 
 import structlog
@@ -20,7 +20,7 @@ from recovery.bounds import ADOPTION_ATTEMPTS
 from recovery.errors import ErrorCode
 from recovery.models import Action, Cause
 from recovery.runner import Orphan, Recovery, Settled
-from recovery.timeline import claimed_detail
+from recovery.timeline import CLAIMED_DETAIL_SQL
 from turns import events
 from work import bounds
 from work.dispatch import dispatch_job
@@ -34,10 +34,10 @@ log = structlog.get_logger(__name__)
 # Lines for one batch: thousands of them say less than their count. Each row has its
 # `RecoveryEvent`. All that one dead worker had is said.
 LOGGED_ROWS_MAX: Final = bounds.JOBS_PER_PROCESS
-# Hints for one batch. They spare two workers the second until they look for what waits
-# (`work/host.py`), and thousands of them took longer to send than the jobs to release.
-HINTED_ROWS_MAX: Final = 2 * bounds.JOBS_PER_PROCESS
-# Why a job must end, None when another worker may go on with it; and when it was claimed.
+# They spare two workers the second until they look for what waits (`work/host.py`), and
+# thousands of them took longer to send than the jobs to release.
+HINTS_PER_SECOND: Final = 2 * bounds.JOBS_PER_PROCESS
+# Why a job must end, None when another worker may go on with it; and what tells of its claim.
 _VERDICTS: Final = f"""
     SELECT id, CASE
             WHEN cancel_requested_at IS NOT NULL THEN '{ErrorCode.CANCELLED.value}'
@@ -47,7 +47,7 @@ _VERDICTS: Final = f"""
             WHEN state = 'queued' THEN '{ErrorCode.NOT_ADOPTED.value}'
             WHEN attempts - planned_releases > {ADOPTION_ATTEMPTS}
                 THEN '{ErrorCode.ADOPTION_ATTEMPTS_EXHAUSTED.value}'
-        END, claimed_at::text
+        END, {CLAIMED_DETAIL_SQL}
     FROM work_workjob WHERE id = ANY(%s::bigint[])
 """  # noqa: S608  constants
 _ENDS: Final = {
@@ -65,6 +65,11 @@ class WorkRecovery(Recovery):
     # so no claim writes to the index
     oldest_first = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._hints_from = -1.0
+        self._hints_left = 0
+
     def settle(self, orphans: Sequence[Orphan]) -> Iterable[Settled]:
         """Release or end the orphans with all they consist of, set-wise."""
         verdicts = _verdicts([orphan.pk for orphan in orphans])
@@ -75,11 +80,10 @@ class WorkRecovery(Recovery):
         released: dict[Cause, list[int]] = defaultdict(list)
         settled: list[Settled] = []
         for orphan in orphans:
-            _, code, claimed_at = verdicts[orphan.pk]
+            _, code, claimed = verdicts[orphan.pk]
             if code is None:
                 released[orphan.cause].append(orphan.pk)
-                told = claimed_at and claimed_detail(datetime.fromisoformat(claimed_at))
-                settled.append(Settled(orphan, Action.ADOPTED, detail=told or None))
+                settled.append(Settled(orphan, Action.ADOPTED, detail=claimed))
             else:
                 ends.append(_end(orphan.pk, code))
                 settled.append(Settled(orphan, Action.INTERRUPTED, code))
@@ -114,13 +118,18 @@ class WorkRecovery(Recovery):
 
     def dispatch(self, pks: Sequence[int]) -> None:
         """Hint that these jobs wait, of thousands at the first."""
-        for pk in pks[:HINTED_ROWS_MAX]:
+        now = time.monotonic()
+        if now - self._hints_from >= 1.0:
+            self._hints_from, self._hints_left = now, HINTS_PER_SECOND
+        hinted = pks[: self._hints_left]
+        self._hints_left -= len(hinted)
+        for pk in hinted:
             dispatch_job(pk)
 
 
 def _verdicts(pks: Sequence[int]) -> dict[int, tuple[int, str | None, str | None]]:
-    """Return each job's row: its id, the code with which it must end, if it must, and the time
-    of its claim."""
+    """Return each job's row: its id, the code with which it must end, if it must, and the
+    detail of its release."""
     with connection.cursor() as cursor:
         cursor.execute(_VERDICTS, [array(pks)])
         return {row[0]: row for row in cursor.fetchall()}

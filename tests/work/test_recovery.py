@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -32,7 +33,7 @@ from tests.support.rivals import gate
 from tests.support.runtimes import watch_database
 from turns.models import Conversation, Message
 from work.models import JobReport, WorkJob, WorkProviderStep
-from work.recovery import HINTED_ROWS_MAX, WorkRecovery
+from work.recovery import HINTS_PER_SECOND, WorkRecovery
 from work.transitions import (
     claim_job,
     finish_job,
@@ -299,12 +300,28 @@ def test_the_sweep_settles_jobs_and_buries_first(hints: list[int]) -> None:
 
 def test_of_many_jobs_that_wait_the_first_are_hinted_at(hints: list[int]) -> None:
     """Workers look for the others; no pass takes them up again at once."""
-    jobs = make.WorkJobFactory.create_batch(HINTED_ROWS_MAX + 1, next_dispatch_at=Now())
+    jobs = make.WorkJobFactory.create_batch(HINTS_PER_SECOND + 1, next_dispatch_at=Now())
 
     assert recover().redispatched == len(jobs)
 
-    assert hints == [job.pk for job in jobs[:HINTED_ROWS_MAX]]
+    assert hints == [job.pk for job in jobs[:HINTS_PER_SECOND]]
     assert set(WorkJob.objects.values_list("dispatch_count", flat=True)) == {1}
+
+
+def test_batches_of_one_second_share_their_hints(
+    hints: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = 1_000.0
+    monkeypatch.setattr("work.recovery.time", SimpleNamespace(monotonic=lambda: second))
+    recovery = WorkRecovery()
+
+    recovery.dispatch(range(HINTS_PER_SECOND - 1))
+    recovery.dispatch(range(1_000, 2_000))
+    assert hints == [*range(HINTS_PER_SECOND - 1), 1_000]
+
+    second += 1
+    recovery.dispatch([2_000])
+    assert hints[-1] == 2_000
 
 
 def test_jobs_are_taken_up_by_their_age_whoever_had_them(hints: list[int]) -> None:
@@ -382,8 +399,8 @@ def test_two_thousand_mixed_orphans_with_one_poison_row(hints: list[int]) -> Non
         "adoption_attempts_exhausted": 400,
         "deadline_passed": 200,
     }
-    # the good half of each batch that was split; what is not hinted at is found by a look
-    assert HINTED_ROWS_MAX < len(hints) < 999
+    # of each second's the first; what is not hinted at is found by a look
+    assert HINTS_PER_SECOND <= len(hints) < 999
     second = recover()
     # on a slow machine what was released five seconds ago is hinted at again
     assert (second.adopted, second.interrupted, second.failed) == (0, 0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
@@ -13,7 +14,7 @@ from recovery.bounds import ADMISSION_GRACE_SECONDS, PLANNED_RELEASES
 from recovery.errors import ErrorCode
 from recovery.fences import GENERATION_SHIFT_BITS, Fence
 from recovery.models import Action, Cause, RecoveryEvent
-from recovery.timeline import claimed_detail
+from recovery.timeline import CLAIMED_DETAIL_SQL
 from turns import events
 from work import bounds
 from work.lifecycles import KIND
@@ -38,15 +39,15 @@ _LOCK_CONVERSATIONS_OF: Final = """
         SELECT conversation_id FROM work_workjob WHERE id = ANY(%(ids)s))
     ORDER BY id FOR NO KEY UPDATE
 """
-_LOCK_OWNED: Final = """
+_LOCK_OWNED: Final = f"""
     SELECT j.id, j.conversation_id, j.cancel_requested_at IS NOT NULL,
         j.deadline_at <= clock_timestamp(), j.planned_releases, j.generation, j.owner,
-        j.claimed_at
+        {CLAIMED_DETAIL_SQL}
     FROM work_workjob j JOIN unnest(%(ids)s::bigint[], %(generations)s::int[],
         %(tokens)s::uuid[]) AS mine(id, generation, token)
         ON (j.id, j.generation, j.claim_token) = (mine.id, mine.generation, mine.token)
     WHERE j.state = 'running' ORDER BY j.id FOR NO KEY UPDATE OF j
-"""
+"""  # noqa: S608  constants
 
 
 def release_jobs(ids: Sequence[int], code: ErrorCode, *, planned: bool = False) -> None:
@@ -84,7 +85,7 @@ def release_own_jobs(fences: Sequence[Fence]) -> list[int]:
     ends: list[End] = []
     released: list[int] = []
     given_back: list[RecoveryEvent] = []
-    for pk, _, cancelled, is_late, planned_releases, generation, owner, claimed_at in held:
+    for pk, _, cancelled, is_late, planned_releases, generation, owner, claimed in held:
         if cancelled:
             ends.append(End(pk, WorkJob.State.CANCELLED, ErrorCode.CANCELLED))
         elif is_late:
@@ -101,7 +102,7 @@ def release_own_jobs(fences: Sequence[Fence]) -> list[int]:
                     action=Action.ADOPTED,
                     generation=generation,
                     owner=owner,
-                    detail=claimed_detail(claimed_at),
+                    detail=json.loads(claimed),
                 )
             )
     release_jobs(released, ErrorCode.RUNTIME_STOPPED, planned=True)
