@@ -29,6 +29,7 @@ from work.coding.errors import WorkspaceRefused
 from work.coding.git import Git, GitFailed
 from work.coding.places import Place, State
 from work.coding.programs import Programs
+from work.coding.reaping import reap_if_over
 from work.coding.repository import Repository
 from work.coding.tools import tools_of
 from work.coding.workspace import KEPT_MESSAGE, Authority, Ground, Workspace
@@ -109,12 +110,16 @@ class _Opening:
         """Return what the step returns; it is let finish alone when nobody waits any more."""
 
         def run() -> T:
-            with self._lock:
-                try:
-                    return step()
-                finally:
-                    if self._is_given_up:
-                        self._let_go()
+            try:
+                with self._lock:
+                    try:
+                        return step()
+                    finally:
+                        if self._is_given_up:
+                            self._let_go()
+            finally:
+                if self._is_given_up and self.place.generation() == self.generation:
+                    reap_if_over(self._job.pk)
 
         try:
             return await in_own_thread(run)
@@ -124,7 +129,8 @@ class _Opening:
             ) from None
 
     def give_up(self) -> None:
-        """End what runs. What was made stays for the next claim, or for the reaper."""
+        """End what runs. What was made stays for the next claim, and goes where there is none:
+        a step that goes on alone sees to that, or the reaper."""
         self._is_given_up = True
         self.programs.stop()
         if self._lock.acquire(blocking=False):  # otherwise the step lets go

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from django.db.models import Q
+from django.db.models.functions import Now
 
 from recovery.errors import StaleFence
 from work.coding import processes, worktrees
@@ -59,6 +61,15 @@ def reap_worktrees(
         tuple(job_id for job_id, removed in done.items() if removed),
         tuple(job_id for job_id, removed in done.items() if not removed),
     )
+
+
+def reap_if_over(job_id: int) -> None:
+    """Remove what is left of a job that nobody claims again, even if its end is not written
+    yet: a cancel, or the end of its time, came while its worktree was made."""
+    jobs = WorkJob.objects.filter(pk=job_id)
+    over = Q(finished_at__isnull=False) | Q(cancel_requested_at__isnull=False)
+    if jobs.filter(over | Q(deadline_at__lte=Now())).exists():
+        reap_worktrees([job_id], still_open=lambda _: ())
 
 
 def _reap(place: Place) -> bool:

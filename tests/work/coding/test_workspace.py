@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from recovery.errors import ErrorCode, StaleFence
+from recovery.executor import in_thread
 from recovery.fences import Fence
+from tests.factories import ComputerFactory, WorkJobFactory, fence_of
 from tests.support.waiting import wait_until
 from tests.work.coding.repositories import (
     Job,
@@ -17,10 +19,12 @@ from tests.work.coding.repositories import (
     shell,
 )
 from turns.tools.registry import State
-from work.coding import worktrees
-from work.coding.opening import open_workspace
+from work.coding import places, worktrees
+from work.coding.opening import open_coding, open_workspace
 from work.coding.places import Place
 from work.coding.worktrees import Facts
+from work.models import WorkJob
+from work.transitions import request_cancel
 
 
 async def test_a_job_works_on_a_branch_of_its_own(repository: PersonsRepository) -> None:
@@ -294,6 +298,41 @@ async def test_a_cancelled_opening_leaves_no_program_and_can_be_repeated(
     assert (await call(workspace, "read_file", path="README.md")).state == State.SUCCEEDED
     await workspace.close()
     assert repository.branches() == ["main"]
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_an_opening_that_a_cancel_cuts_short_leaves_nothing(
+    repository: PersonsRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    make = worktrees.make
+
+    def slowly(*arguments: Any, **options: Any) -> places.State:
+        made = make(*arguments, **options)
+        begun.set()
+        go_on.wait(10)
+        return made
+
+    def running_job() -> WorkJob:
+        computer = ComputerFactory.create(roots=[str(repository.top)])
+        return WorkJobFactory.create(
+            person=computer.person, computer=computer, coding=True, running=True
+        )
+
+    monkeypatch.setattr(worktrees, "make", slowly)
+    job = await in_thread(running_job)
+    opening = asyncio.ensure_future(open_coding(job, fence_of(job)))
+    await asyncio.to_thread(begun.wait, 10)
+    assert len(repository.branches()) == 2
+    await in_thread(request_cancel, job.person_id, job.pk)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    go_on.set()
+    await asyncio.to_thread(
+        wait_until, lambda: not Place(job.pk).base.exists(), "it is taken down"
+    )
+    assert repository.branches() == ["main"]
+    assert len(repository.git("worktree", "list").splitlines()) == 1
 
 
 def test_a_job_is_what_a_row_is() -> None:
