@@ -8,6 +8,7 @@ tree is the branch's already and no second commit is made.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,6 +25,12 @@ from work.coding.places import Place
 
 _SUBMODULE_MODE: Final = "160000"
 _NAMES_AT_ONCE: Final = 100
+# What Git says where a file alone is to blame, and neither the disk nor a lock.
+_OF_THE_FILE: Final = re.compile(
+    r'open\(".*"\): Permission denied|invalid path|failed to encode|BOM is |'
+    r"working-tree-encoding",
+    re.DOTALL,
+)
 # Of this many refusals halving finds more than a dozen files. Then it is not the files.
 _FAILURES_MAX: Final = 256
 
@@ -138,8 +145,8 @@ class JobBranch:
                 raise
             # One file that cannot be read, or that Git does not take, must not keep the others
             # out.
-            self._add_what_can_be(left_out, environment)
-            left_out.update(self._not_in_the_index(left_out, environment))
+            left_out.update(self._add_what_can_be(left_out, environment))
+            self._add(["."], left_out, environment)
         return tuple(sorted(decoded(one) for one in left_out - self.submodules))
 
     def _see_what_is_there(self, environment: dict[str, str]) -> None:
@@ -161,37 +168,47 @@ class JobBranch:
         paths: Sequence[str],
         left_out: Collection[str],
         environment: dict[str, str],
-        *options: str,
     ) -> None:
         said = self._place.staging / uuid4().hex
         without = (os.fsencode(f":(top,exclude,literal){one}") for one in left_out)
         said.write_bytes(b"\0".join([*map(os.fsencode, paths), *without]))
         try:
             self._git(
-                "add", "--all", f"--pathspec-from-file={said}", "--pathspec-file-nul", *options,
+                "add", "--all", f"--pathspec-from-file={said}", "--pathspec-file-nul",
                 at=self._at, cwd=self._place.tree, environment=environment,
                 seconds=bounds.GIT_STAGE_SECONDS, filtering=True,
             )  # fmt: skip
         finally:
             said.unlink()
 
-    def _add_what_can_be(self, left_out: Collection[str], environment: dict[str, str]) -> None:
-        """Add all files but those that Git refuses, which it is made to name by halving."""
-        waiting = [self._not_in_the_index(left_out, environment)]
+    def _add_what_can_be(
+        self, left_out: Collection[str], environment: dict[str, str]
+    ) -> list[str]:
+        """Add all files but those that Git refuses, and return these: halving finds them.
+
+        Raises:
+            GitFailed: it is not the files. What was not added is not to be given up.
+        """
+        refused: list[str] = []
         failures = 0
+        waiting = [self._not_in_the_index(left_out, environment)]
         while waiting:
             names = waiting.pop()
-            paths = [f":(top,literal){name}" for name in names]
             try:
-                self._add(paths, left_out, environment, "--ignore-errors")
+                if names:
+                    self._add([f":(top,literal){n}" for n in names], left_out, environment)
             except GitFailed as failed:
                 failures += 1
                 if failed.status is None or failures > _FAILURES_MAX:
                     raise
-                # with 1 Git has taken the others itself
-                if failed.status != 1 and len(names) > 1:
-                    half = len(names) // 2
+                half = len(names) // 2
+                if half:
                     waiting += [names[:half], names[half:]]
+                elif _OF_THE_FILE.search(failed.said):
+                    refused += names
+                else:
+                    raise
+        return refused
 
     def _not_in_the_index(
         self, left_out: Collection[str], environment: dict[str, str]

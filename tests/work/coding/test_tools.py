@@ -339,6 +339,23 @@ async def test_a_file_that_git_cannot_take_is_named_and_does_not_keep_the_rest_o
     assert ".gitattributes" in names
 
 
+async def test_where_it_is_not_the_file_nothing_is_given_up(
+    workspace: Workspace, repository: PersonsRepository
+) -> None:
+    """Such as a disk that is full, or objects that cannot be written."""
+    for name in ("one", "two"):
+        await call(workspace, "write_file", path=name, text=f"{name}\n")
+    objects = repository.common / "objects"
+    for directory in (objects, *objects.iterdir()):
+        directory.chmod(0o555)
+    done = await call(workspace, "commit", message="Both")
+    for directory in (objects, *objects.iterdir()):
+        directory.chmod(0o755)
+    assert ended(done) == (State.FAILED, ErrorCode.TOOL_FAILED)
+    done = await call(workspace, "commit", message="Both")
+    assert done.result.splitlines()[1:] == ["one", "two"]
+
+
 # --- Running ----------------------------------------------------------------------------------
 
 
