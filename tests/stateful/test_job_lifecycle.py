@@ -337,4 +337,8 @@ def test_the_promises_of_jobs_hold_in_every_order_of_events() -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    # a long course that nothing disturbs is for chance to miss
+    undisturbed = JobLifecycle()
+    undisturbed.begin(steps=40, deaths=0)
+    undisturbed.teardown()
     assert {"released", "completed", "cancelled"} <= set(JobLifecycle.seen)
