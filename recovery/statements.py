@@ -40,6 +40,9 @@ MOVED_SQL: Final = "({moved} OR recovery_moved(false))"
 NOTHING_MOVED: Final = "HF001"
 # The session forgot the statement, or a column of its result has another type since.
 _TO_PREPARE_ANEW: Final = frozenset({"26000", "0A000"})
+# A plan outlives the size for which it was made: one that read a whole table while that was
+# nearly empty would do so until the next ANALYZE. So would those of the foreign keys.
+_NO_SCANS: Final = b"SET enable_seqscan = off"
 _PLACE: Final = re.compile(r"%(?:\((\w+)\)s|%)")
 
 
@@ -116,6 +119,7 @@ class _Session:
         libpq = self.driver.pgconn
         name = self._names.get((text, types))
         if name is None:
+            libpq.exec_(_NO_SCANS)
             name = b"holdfast_%d" % next(self._numbers)
             result = libpq.prepare(name, text, types)
             if result.status != ExecStatus.COMMAND_OK:

@@ -113,6 +113,25 @@ def test_a_statement_is_prepared_anew_for_a_column_of_another_type() -> None:
     assert run("SELECT weight FROM parcel", {}) == [("1",)]
 
 
+def test_a_plan_made_while_a_table_was_nearly_empty_does_not_read_all_of_it() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TEMPORARY TABLE parcel AS SELECT 1 AS id")
+        cursor.execute("ALTER TABLE parcel ADD PRIMARY KEY (id)")
+        cursor.execute("ANALYZE parcel")
+    for _ in range(7):  # the sixth is planned for whatever its parameters are
+        run("SELECT id FROM parcel WHERE id = %(id)s", {"id": 1})
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT name FROM pg_prepared_statements WHERE statement LIKE '%%FROM parcel%%'"
+        )
+        [(name,)] = cursor.fetchall()
+        cursor.execute(f"EXPLAIN EXECUTE {name} (1)")
+        plan = str(cursor.fetchall())
+
+    assert "parcel_pkey" in plan
+
+
 def test_a_lost_server_is_told_as_such_and_the_next_session_goes_on() -> None:
     user = UserFactory.create()
     run(RENAME, {"id": user.pk, "name": "Ada", "moved": True})
