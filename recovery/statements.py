@@ -41,8 +41,11 @@ NOTHING_MOVED: Final = "HF001"
 # The session forgot the statement, or a column of its result has another type since.
 _TO_PREPARE_ANEW: Final = frozenset({"26000", "0A000"})
 # A plan outlives the size for which it was made: one that read a whole table while that was
-# nearly empty would do so until the next ANALYZE. So would those of the foreign keys.
-_NO_SCANS: Final = b"SET enable_seqscan = off"
+# nearly empty would do so until the next ANALYZE. So would those of the foreign keys. Before
+# PostgreSQL 18 a scan that cannot be avoided then seems so dear that it is compiled.
+_NO_SCANS: Final = b"SET enable_seqscan = off; SET jit = off"
+# Names belong to a session of the server, which several of ours may come to share.
+_numbers: Final = count()
 _PLACE: Final = re.compile(r"%(?:\((\w+)\)s|%)")
 
 
@@ -92,14 +95,16 @@ class _Session:
         self._values = Transformer(self._cursor)
         # by text and types: a small number travels as another type than a large one
         self._names: dict[tuple[bytes, tuple[int, ...] | None], bytes] = {}
-        self._numbers = count()
 
     def execute(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
         """Return the rows of a statement that is planned anew."""
         return self._cursor.execute(statement, parameters, prepare=False).fetchall()
 
     def execute_prepared(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
-        """Return the rows of a statement that is its own transaction, planned once."""
+        """Return the rows of a statement that is its own transaction, planned once.
+
+        It is not cut short: a signal to this very thread is heeded when it has ended.
+        """
         text, names = _numbered(statement)
         values = self._values.dump_sequence(
             [parameters[name] for name in names], [PyFormat.AUTO] * len(names)
@@ -120,7 +125,7 @@ class _Session:
         name = self._names.get((text, types))
         if name is None:
             libpq.exec_(_NO_SCANS)
-            name = b"holdfast_%d" % next(self._numbers)
+            name = b"holdfast_%d" % next(_numbers)
             result = libpq.prepare(name, text, types)
             if result.status != ExecStatus.COMMAND_OK:
                 return result

@@ -43,12 +43,15 @@ _VERDICTS: Final = f"""
             WHEN cancel_requested_at IS NOT NULL THEN '{ErrorCode.CANCELLED.value}'
             WHEN deadline_at <= clock_timestamp() THEN '{ErrorCode.DEADLINE_PASSED.value}'
             WHEN state = 'queued' AND attempts = 0 THEN '{ErrorCode.NEVER_STARTED.value}'
-            WHEN state = 'queued' AND host_id <> '' THEN '{ErrorCode.HOST_UNAVAILABLE.value}'
+            WHEN state = 'queued' AND host_id <> '' AND NOT EXISTS (
+                    SELECT FROM recovery_runtime r WHERE r.host_id = j.host_id
+                        AND r.role = 'worker' AND r.stopped_at IS NULL)
+                THEN '{ErrorCode.HOST_UNAVAILABLE.value}'
             WHEN state = 'queued' THEN '{ErrorCode.NOT_ADOPTED.value}'
             WHEN attempts - planned_releases > {ADOPTION_ATTEMPTS}
                 THEN '{ErrorCode.ADOPTION_ATTEMPTS_EXHAUSTED.value}'
         END, {CLAIMED_DETAIL_SQL}
-    FROM work_workjob WHERE id = ANY(%s::bigint[])
+    FROM work_workjob j WHERE id = ANY(%s::bigint[])
 """  # noqa: S608  constants
 _ENDS: Final = {
     ErrorCode.CANCELLED: WorkJob.State.CANCELLED,

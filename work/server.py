@@ -44,12 +44,14 @@ LIMITS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class JobEnding:
-    """How a job is to end, and what is known of the provider step that is still open."""
+    """How a job is to end, and what is known of the provider step that is still open; `said` is
+    the text of a response that was cut before its end."""
 
     state: WorkJob.State
     error_code: ErrorCode | None = None
     response_id: str | None = None
     usage: dict[str, int] | None = None
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,7 @@ class JobServer(RowServer[JobEnding]):
             error_code=ending.error_code,
             response_id=ending.response_id,
             usage=ending.usage,
+            said=ending.said,
         )
         job = await confirmed(finish, partial(_ended, fence))
         log.info("job.ended", job_id=job.pk, state=job.state, error_code=job.error_code or None)
@@ -254,8 +257,15 @@ def _as_said(ending: Ending) -> JobEnding:
     """Return the end of a job whose work did not come to its own end."""
     if ending.end == End.CANCELLED and ending.error_code is None:
         return _CANCELLED
+    is_cut = ending.error_code == ErrorCode.RESPONSE_INCOMPLETE
     # a service that gives its response up was not asked to by a person
-    return JobEnding(WorkJob.State.FAILED, ending.error_code, ending.response_id, ending.usage)
+    return JobEnding(
+        WorkJob.State.FAILED,
+        ending.error_code,
+        ending.response_id,
+        ending.usage,
+        said=ending.response.text.strip() if is_cut and ending.response is not None else "",
+    )
 
 
 def _ended(fence: Fence) -> WorkJob | None:

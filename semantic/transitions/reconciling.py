@@ -120,7 +120,7 @@ def reconcile() -> Reconciled:
 def _exhaust() -> int:
     """End jobs whose last attempt was lost as well."""
     code = ErrorCode.SEMANTIC_ATTEMPTS_EXHAUSTED.value
-    return len(run(_EXHAUST, {"limit": bounds.RECONCILE_ROWS, "code": code}))
+    return len(run(_EXHAUST, {"limit": bounds.RECONCILE_ROWS, "code": code}, prepared=False))
 
 
 @transaction.atomic(durable=True)

@@ -12,6 +12,7 @@ from django.contrib.auth.models import User
 from django.db import DataError, IntegrityError, OperationalError, connection, transaction
 from pytest_django import DjangoAssertNumQueries
 
+from recovery import statements
 from recovery.statements import MOVED_SQL, run, stored
 from tests.factories import UserFactory
 
@@ -130,6 +131,24 @@ def test_a_plan_made_while_a_table_was_nearly_empty_does_not_read_all_of_it() ->
         plan = str(cursor.fetchall())
 
     assert "parcel_pkey" in plan
+
+
+def test_what_has_to_read_a_whole_table_all_the_same_is_not_compiled() -> None:
+    """Before PostgreSQL 18 such a plan seemed so dear that this took half a second."""
+    run("SELECT %(number)s::int", {"number": 1})
+
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW jit")
+        assert cursor.fetchone() == ("off",)
+
+
+def test_a_session_that_is_met_again_knows_its_statements_by_other_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert run("SELECT %(number)s::int", {"number": 1}) == [(1,)]
+    monkeypatch.delattr(statements._kept, "session")  # as after another connection's turn
+
+    assert run("SELECT %(number)s::int", {"number": 2}) == [(2,)]
 
 
 def test_a_lost_server_is_told_as_such_and_the_next_session_goes_on() -> None:

@@ -43,6 +43,14 @@ def coding() -> WorkJob:
     return make.WorkJobFactory.create(coding=True)
 
 
+def asking() -> WorkJob:
+    return make.WorkProviderStepFactory.create().job
+
+
+def calling() -> WorkJob:
+    return make.WorkStepFactory.create().job
+
+
 def in_its_workspace() -> WorkJob:
     return make.WorkJobFactory.create(running=True, base_commit="c0ffee", branch="a-branch")
 
@@ -175,6 +183,11 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("workjob", "begins_queued", queued, another(WorkJob, attempts="1")),
     ("workjob", "begins_queued", queued, another(WorkJob, dispatch_count="1")),
     ("workjob", "begins_queued", queued, another(WorkJob, deadline_at="now()")),
+    ("workjob", "begins_queued", queued, another(WorkJob, branch="'main'")),
+    ("workjob", "begins_queued", queued, another(WorkJob, base_commit="'c0ffee'")),
+    ("workjob", "begins_queued", queued, another(WorkJob, acp_session_id="'another'")),
+    ("workjob", "ends_whole", asking, f"state = 'completed', {END}"),
+    ("workjob", "ends_whole", calling, f"state = 'failed', {CODED}"),
     ("workjob", "fence", running, "acp_cursor = 1, write_mark = write_mark"),
     ("workjob", "generation", claimed_twice, "generation = 1, write_mark = 1::bigint << 32"),
     ("workjob", "generation", running, "generation = 3, write_mark = 3::bigint << 32"),

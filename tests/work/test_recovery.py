@@ -159,6 +159,14 @@ def test_a_job_nobody_took_up_in_time_ends_honestly(job: dict[str, Any], code: s
     assert ("It had not begun." in report_text(waiting)) == ("released" not in job)
 
 
+def test_a_machine_that_is_there_is_not_said_to_have_stayed_away() -> None:
+    waiting = make.WorkJobFactory.create(released=True, coding=True)
+    make.RuntimeFactory.create(host_id=waiting.host_id, role="worker")
+    pass_queue_deadline(waiting)
+
+    assert recover().rows[0]["error_code"] == "not_adopted"
+
+
 @pytest.mark.parametrize("state", ["overdue", "orphaned_late", "released_late"])
 def test_a_job_whose_time_is_over_has_used_up_its_budget(state: str) -> None:
     past = Now() - timedelta(seconds=30)

@@ -204,6 +204,24 @@ async def test_a_model_that_fails_fails_the_job_with_an_honest_notice(
     assert "secret" not in "".join(capfd.readouterr())
 
 
+async def test_an_answer_that_was_cut_is_shown_as_far_as_it_came(model: Simulator) -> None:
+    stream = Stream()
+    model.script(
+        frames_reply(
+            *stream.opening(),
+            *stream.message("Once upon ", "a time"),
+            stream.terminal("incomplete", incomplete_details={"reason": "max_output_tokens"}),
+        )
+    )
+    async with serving_jobs(model.base_url) as runtime:
+        job = await runtime.serve(await runtime.ask())
+    assert await ended(job) == ("failed", "response_incomplete")
+    label = ErrorCode.RESPONSE_INCOMPLETE.label
+    assert await told(job) == (
+        f"This job failed. {label}\n\nWhat it said last:\n\nOnce upon a time"
+    )
+
+
 async def test_a_service_that_cannot_be_reached_fails_the_job() -> None:
     async with serving_jobs("http://127.0.0.1:9/v1") as runtime:
         job = await runtime.serve(await runtime.ask())

@@ -123,6 +123,15 @@ _RULES: Final[Rules] = {
             SELECT FROM recovery_runtime r
                 WHERE r.id = NEW.owner AND r.host_id = NEW.host_id""",
     ),
+    # looked at when the job is locked: a statement that waited for it saw what was before
+    "ends_whole": Lookup(
+        when="OLD.finished_at IS NULL AND NEW.finished_at IS NOT NULL",
+        wants="""
+            SELECT WHERE NOT EXISTS (SELECT FROM work_workstep s
+                    WHERE s.job_id = NEW.id AND s.state IN ('requested', 'running'))
+                AND NOT EXISTS (SELECT FROM work_workproviderstep p
+                    WHERE p.job_id = NEW.id AND p.state = 'started')""",
+    ),
 }
 # What is written seldom, beside the moves.
 _KEPT: Final = {
@@ -316,7 +325,8 @@ class WorkJob(models.Model):
                 "begins_queued",
                 "NEW.state <> 'queued' OR NEW.generation <> 0 OR NEW.attempts <> 0 "
                 "OR NEW.planned_releases <> 0 OR NEW.dispatch_count <> 0 "
-                "OR NEW.claimed_at IS NOT NULL OR NEW.deadline_at IS NOT NULL",
+                "OR NEW.claimed_at IS NOT NULL OR NEW.deadline_at IS NOT NULL "
+                "OR NEW.base_commit <> '' OR NEW.branch <> '' OR NEW.acp_session_id <> ''",
             ),
             # only a release gives the job a new one; many are released at once
             refuse_update(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models.functions import Now
 
 from recovery.arrays import array
+from recovery.constraints import violated_constraint
 from recovery.errors import ErrorCode, IllegalTransition
 from recovery.fences import GENERATION_SHIFT_BITS, NEXT_MARK_SQL, WRITE_COUNT_MASK, Fence
 from recovery.statements import MOVED_SQL, run, stored
@@ -63,7 +64,7 @@ _RUNS: Final = """
         AND j.cancel_requested_at IS NULL
 """
 # And nothing of it is open. A statement sees the steps as they were when it began, however long
-# it waits for the job, so it looks once.
+# it waits for the job, so it looks once; what has begun since, the table's rules find.
 _NOTHING_OPEN: Final = """
     NOT EXISTS (SELECT FROM work_workstep s
             WHERE s.job_id = j.id AND s.state IN ('requested', 'running'))
@@ -142,11 +143,12 @@ _COMPLETE_SOME: Final = f"""
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How one job is to end."""
+    """How one job is to end; `said` is what its model said last and no row keeps."""
 
     pk: int
     state: WorkJob.State
     code: ErrorCode
+    said: str = ""
 
 
 def finish_job(
@@ -157,10 +159,12 @@ def finish_job(
     error_code: ErrorCode | None = None,
     response_id: str | None = None,
     usage: dict[str, int] | None = None,
+    said: str = "",
 ) -> WorkJob:
     """End the job for the claim that still holds it; return it as it is.
 
-    A completed job shows its report as a message; every other end shows a notice. Who knows
+    A completed job shows its report as a message; every other end shows a notice, with what the
+    model has `said` where no row keeps it: a response that was cut before its end. Who knows
     that there is a report says so by `reported`, and it is not asked for first. `usage` and
     `response_id` belong to the provider step that is still open. Once a cancel was requested
     every end is `cancelled`.
@@ -172,11 +176,11 @@ def finish_job(
     """
     if state == WorkJob.State.COMPLETED:
         held = {"job": fence.pk, "generation": fence.generation, "token": fence.token}
-        rows = [] if reported else run(_COMPLETE_SILENT, held)
-        rows = rows or run(_COMPLETE, held)
+        rows = [] if reported else _completed(_COMPLETE_SILENT, held)
+        rows = rows or _completed(_COMPLETE, held)
         if rows:
             return _announced(rows)[0]
-    return _finish(fence, state, error_code, response_id, usage)
+    return _finish(fence, state, error_code, response_id=response_id, usage=usage, said=said)
 
 
 def finish_jobs(fences: Sequence[Fence], state: WorkJob.State) -> list[WorkJob]:
@@ -190,7 +194,22 @@ def finish_jobs(fences: Sequence[Fence], state: WorkJob.State) -> list[WorkJob]:
         "generations": [fence.generation for fence in fences],
         "tokens": [fence.token for fence in fences],
     }
-    return _announced(run(_COMPLETE_SOME, held))
+    completed = _announced(_completed(_COMPLETE_SOME, held))
+    if completed or len(fences) == 1:
+        return completed
+    # none, perhaps for the sake of one
+    return [job for fence in fences for job in finish_jobs([fence], state)]
+
+
+def _completed(statement: str, held: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of jobs that completed; none where something of one was begun while the
+    statement waited for it."""
+    try:
+        return run(statement, held)
+    except IntegrityError as error:
+        if violated_constraint(error) != "work_workjob_ends_whole":
+            raise
+        return []
 
 
 def _announced(rows: Iterable[tuple[Any, ...]]) -> list[WorkJob]:
@@ -208,8 +227,10 @@ def _finish(
     fence: Fence,
     state: WorkJob.State,
     error_code: ErrorCode | None,
+    *,
     response_id: str | None,
     usage: dict[str, int] | None,
+    said: str,
 ) -> WorkJob:
     job = lock_owned(fence)
     if job.cancel_requested_at is not None:
@@ -227,7 +248,7 @@ def _finish(
     )
     revision = Conversation.objects.values_list("revision", flat=True)
     end_jobs(
-        [End(job.pk, state, code)],
+        [End(job.pk, state, code, said)],
         revisions={job.conversation_id: revision.get(pk=job.conversation_id)},
     )
     job.refresh_from_db()
@@ -263,7 +284,7 @@ def end_jobs(ends: Sequence[End], *, revisions: dict[int, int]) -> None:
     last_words = read_last_words(spoken)
     notices = [
         bounded_report(
-            notice(facts[end.pk], end.state, end.code, last_words.get(end.pk, "")),
+            notice(facts[end.pk], end.state, end.code, last_words.get(end.pk, end.said)),
             bounds.REPORT_MAX_BYTES,
         )
         for end in ends
