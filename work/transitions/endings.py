@@ -63,8 +63,8 @@ _RUNS: Final = """
     j.generation = held.generation AND j.claim_token = held.token AND j.state = 'running'
         AND j.cancel_requested_at IS NULL
 """
-# And nothing of it is open. A statement sees the steps as they were when it began, however long
-# it waits for the job, so it looks once; what has begun since, the table's rules find.
+# And nothing of it is open, as far as the statement sees. What has begun since, while it waited
+# for the job, the table's rules find; for one job they are asked alone.
 _NOTHING_OPEN: Final = """
     NOT EXISTS (SELECT FROM work_workstep s
             WHERE s.job_id = j.id AND s.state IN ('requested', 'running'))
@@ -108,8 +108,7 @@ _HELD: Final = f"""
     ), held AS (
         UPDATE turns_conversation c SET revision = c.revision + 1
         FROM work_workjob j CROSS JOIN asked AS held
-        WHERE j.id = %(job)s AND c.id = j.conversation_id AND {_RUNS}
-            AND {_NOTHING_OPEN} {{and_also}}
+        WHERE j.id = %(job)s AND c.id = j.conversation_id AND {_RUNS} {{and_also}}
         RETURNING c.revision, held.generation, held.token
     ), {_ENDED.format(this="j.id = %(job)s")}
 """  # noqa: S608  constants

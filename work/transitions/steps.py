@@ -54,13 +54,10 @@ _STARTED: Final = f"""
         RETURNING {", ".join(f"s.{name}" for name in _MOVED)}
     )
 """  # noqa: S608  constants
-# All are started or none: either all is taken back, or, where outcomes are to stay, what waits
-# is counted first.
+# All are started or none: where some do not wait, or not any more, all of it is taken back.
 _ALL_STARTED: Final = "cardinality(%(starting)s::bigint[]) = (SELECT count(*) FROM started)"
-_ALL_WAIT: Final = """
-    cardinality(%(starting)s::bigint[]) = (SELECT count(*) FROM work_workstep w
-        WHERE w.id = ANY(%(starting)s::bigint[]) AND w.job_id = %(job)s
-            AND w.state = 'requested')
+_ENDED_AND_ALL_OR_NONE: Final = f"""
+    {_ALL_STARTED} OR ended.id IS NOT NULL AND NOT EXISTS (SELECT FROM started)
 """
 _ALL_STORED: Final = "%(count)s = (SELECT count(*) FROM ended)"
 _END: Final = f"""
@@ -74,11 +71,10 @@ _START: Final = f"""
     WHERE {MOVED_SQL.format(moved=f"started.id IS NOT NULL AND {_ALL_STARTED}")}
 """  # noqa: S608  constants
 _END_AND_START: Final = f"""
-    WITH {OWNED}, {_ENDED},
-        {_STARTED.format(and_only_where=f"AND {_ALL_WAIT} AND {_ALL_STORED}")}
+    WITH {OWNED}, {_ENDED}, {_STARTED.format(and_only_where=f"AND {_ALL_STORED}")}
     SELECT raised.id, ended.id, started.*
     FROM raised LEFT JOIN (ended FULL JOIN started ON false) ON true
-    WHERE {MOVED_SQL.format(moved="ended.id IS NOT NULL OR started.id IS NOT NULL")}
+    WHERE {MOVED_SQL.format(moved=_ENDED_AND_ALL_OR_NONE)}
 """  # noqa: S608  constants
 
 
@@ -127,6 +123,8 @@ def _move(
         rows = run(_END, presented(fence, **ends))
     else:
         rows = run(_END_AND_START, presented(fence, **starts, **ends))
+        # the outcomes stay, even where not all could be started
+        rows = rows or run(_END, presented(fence, **ends))
     known = {step_id for _, step_id, *_ in rows if step_id is not None}
     started = [
         stored(WorkStep, dict(zip(_MOVED, values, strict=True)))

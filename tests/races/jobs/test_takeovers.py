@@ -8,15 +8,18 @@ from typing import Final
 import pytest
 from django.db.models.functions import Now
 
+from recovery.errors import IllegalTransition
 from tests import factories as make
 from tests.support.rivals import Rival, gate
+from turns.transitions import CallOutcome
 from work import transitions
-from work.models import JobReport, JobReportMessage, WorkJob
+from work.models import JobReport, JobReportMessage, WorkJob, WorkStep
 from work.recovery import WorkRecovery
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 # Held up at its job, a claim has the conversation; at the request, a release has the job too.
+CONVERSATION: Final = "SELECT FROM turns_conversation WHERE id = %s FOR UPDATE"
 JOB: Final = "SELECT FROM work_workjob WHERE id = %s FOR UPDATE"
 REQUEST: Final = "SELECT FROM work_workproviderstep WHERE job_id = %s FOR UPDATE"
 
@@ -66,3 +69,27 @@ def test_a_result_that_comes_after_the_cancel_is_evidence_and_not_the_report() -
     assert shown.report.kind == JobReport.Kind.NOTICE
     assert "boat" not in shown.message.text
     assert JobReport.objects.get(job=job, kind="result").text == "The boat is blue."
+
+
+def test_of_calls_that_another_started_meanwhile_none_is_started_and_outcomes_stay(
+    database_url: str,
+) -> None:
+    first, second, third = make.WorkStepFactory.create_batch(
+        3, job=(job := make.WorkJobFactory.create(running=True))
+    )
+    fence = make.fence_of(job)
+    transitions.start_step(fence, first.pk)
+    outcome = CallOutcome.of(first.pk, WorkStep.State.SUCCEEDED, result="Found.")
+    with gate(database_url, CONVERSATION, job.conversation_id) as held:
+        ahead = Rival(partial(transitions.start_step, fence, second.pk)).until_it_waits()
+        move = partial(
+            transitions.move_steps, fence, ended=[outcome], starting=[second.pk, third.pk]
+        )
+        behind = Rival(move).until_it_waits()
+        held.open()
+
+    assert ahead.result().state == "running"
+    with pytest.raises(IllegalTransition):
+        behind.result()
+    states = [WorkStep.objects.get(pk=step.pk).state for step in (first, second, third)]
+    assert states == ["succeeded", "running", "requested"]
