@@ -67,12 +67,12 @@ END: Final = (
     """INSERT INTO work_jobreport (id, job_id, generation, kind, text, byte_count, digest)
     SELECT id, id, generation, 'notice', %(text)s, 200, %(digest)s
     FROM work_workjob WHERE id = ANY(%(ids)s)""",
-    f"""UPDATE work_workjob SET state = 'interrupted', finished_at = now(),
-        error_code = 'adoption_attempts_exhausted', ended_revision = 2,
-        write_mark = {NEXT_MARK_SQL} WHERE id = ANY(%(ids)s)""",
     _REQUESTS,
     f"""UPDATE work_workstep SET state = 'interrupted', error_code = 'outcome_unknown',
         finished_at = now(), write_mark = {NEXT_MARK_SQL} WHERE job_id = ANY(%(ids)s)""",
+    f"""UPDATE work_workjob SET state = 'interrupted', finished_at = now(),
+        error_code = 'adoption_attempts_exhausted', ended_revision = 2,
+        write_mark = {NEXT_MARK_SQL} WHERE id = ANY(%(ids)s)""",
     """INSERT INTO turns_message (id, conversation_id, role, state, text, digest, finished_at)
     SELECT n, n, 'assistant', 'complete', %(text)s, %(digest)s, now()
     FROM unnest(%(ids)s) AS n""",
