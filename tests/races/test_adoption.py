@@ -365,7 +365,8 @@ def test_all_at_once_neither_deadlock_nor_adopt_a_row_twice() -> None:
     rivals += [Rival(sweeping) for _ in range(SWEEPERS)]
     for rival in rivals:
         assert rival.error(seconds=90) is None
-    ErrandRecovery().settle_orphans()
+    # a row that was locked at each of their looks is left to the first pass in which it is not
+    reports.append(ErrandRecovery().settle_orphans())
     did = sum((worker.did for worker in workers), Counter[str]())
 
     failed = [
