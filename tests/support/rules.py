@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pgtrigger
 import pytest
 from django.apps import apps
@@ -22,6 +25,15 @@ def declared_rules(app: str) -> set[str]:
         if owner._meta.app_label == app and not owner._meta.proxy:
             declared |= {f"{owner._meta.db_table}_{rule}" for rule in _rules_of(trigger)}
     return declared
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Judge foreign keys in the block, not at the commit that a test does not reach."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        yield
+        cursor.execute("SET CONSTRAINTS ALL DEFERRED")
 
 
 def refusal_of(statement: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import permutations
 from typing import Final
 
@@ -11,7 +9,7 @@ import pytest
 from django.db import connection
 
 from tests import factories as make
-from tests.support.rules import refusal_of
+from tests.support.rules import at_once, refusal_of
 from turns.models import ToolStep, Turn
 
 pytestmark = pytest.mark.django_db
@@ -24,15 +22,6 @@ STEP: Final = """
         gen_random_uuid(), '', '', 0)
 """
 ROWS_OF_A_TURN: Final = ("turns_toolstep", "turns_providerstep", "turns_turn")
-
-
-@contextmanager
-def at_once() -> Iterator[None]:
-    """Judge foreign keys in the block, not at the commit that a test does not reach."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        yield
-        cursor.execute("SET CONSTRAINTS ALL DEFERRED")
 
 
 @pytest.mark.parametrize("whose", ["of another turn", "of nobody"])

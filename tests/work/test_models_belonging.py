@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import permutations
 from typing import Final
 
@@ -12,19 +10,10 @@ from django.db import IntegrityError, connection, transaction
 
 from recovery.constraints import violated_constraint
 from tests import factories as make
-from tests.support.rules import another, refusal_of
+from tests.support.rules import another, at_once, refusal_of
 from work.models import JobReport, WorkJob, WorkStep
 
 pytestmark = pytest.mark.django_db
-
-
-@contextmanager
-def at_once() -> Iterator[None]:
-    """Judge foreign keys in the block, not at the commit that a test does not reach."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        yield
-        cursor.execute("SET CONSTRAINTS ALL DEFERRED")
 
 
 def test_a_job_is_of_the_owner_of_its_conversation() -> None:
