@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from django.db.models.functions import Now
 
 from recovery.errors import ErrorCode, IllegalTransition, Refused, StaleFence
 from recovery.reports import RecoveryReport
@@ -232,6 +233,26 @@ class TestTwoOfAKind:
 
         assert first.result().state == "completed"
         assert isinstance(second.error(), StaleFence)
+
+    @pytest.mark.parametrize("request_number", ["first", "next"])
+    def test_two_requests_begun_at_once_are_one(
+        self, request_number: str, gate_on: GateOn
+    ) -> None:
+        turn = make.TurnFactory.create(running=True, asked=request_number == "next")
+        begin = transitions.capture_receipt
+        if request_number == "next":
+            turn.provider_steps.update(state="completed", finished_at=Now())
+            begin = transitions.start_provider_step
+        start = partial(begin, make.fence_of(turn), make.request_facts())
+        with gate_on("turn", turn) as held:
+            first = Rival(start).until_it_waits()
+            second = Rival(start).until_it_waits()
+            assert second.waits_for(first.pid)
+            held.open()
+
+        assert first.result().state == "started"
+        assert isinstance(second.error(), IllegalTransition)
+        assert turn.provider_steps.get(state="started") == first.result()
 
 
 class TestAdmissions:

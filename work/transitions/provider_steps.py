@@ -6,11 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
 from recovery.arrays import array, records, typed
 from recovery.bounds import storable
+from recovery.constraints import violated_constraint
 from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition
 from recovery.fences import GENERATION_SHIFT_BITS, Fence, claimed_mark
 from recovery.statements import MOVED_SQL, run, stored
@@ -41,6 +42,10 @@ _START: Final = f"""
     SELECT raised.id, born.* FROM raised LEFT JOIN born ON true
     WHERE {MOVED_SQL.format(moved="born.id IS NOT NULL")}
 """  # noqa: S608  constants
+# What stops a start that waited while its own owner began a step: it saw those before alone.
+_BEGUN_MEANWHILE: Final = frozenset(
+    f"work_workproviderstep_{rule}" for rule in ("one_per_sequence", "one_open_per_job")
+)
 # What a new step has of its call, with the type of each.
 _CALL: Final = {
     "call_id": "text",
@@ -104,7 +109,12 @@ def start_provider_step(fence: Fence, request: RequestFacts) -> WorkProviderStep
         IllegalTransition: the step before, or a call, has not ended. Nothing was written.
         BoundExceeded: `provider_step_limit_reached`. Nothing was written.
     """
-    started = run(_START, presented(fence, **request.of_step()))
+    try:
+        started = run(_START, presented(fence, **request.of_step()))
+    except IntegrityError as error:
+        if violated_constraint(error) not in _BEGUN_MEANWHILE:
+            raise
+        started = []
     if not started:
         refused = refusal(fence, "a step has not ended", starting=True)
         if type(refused) is IllegalTransition and _used_up(fence.pk):
