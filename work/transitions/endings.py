@@ -21,7 +21,7 @@ from work import bounds
 from work.models import WorkJob, WorkProviderStep
 from work.notices import notice, read_facts, read_last_words
 from work.transitions.children import end_children, provider_step_end
-from work.transitions.locks import lock_owned
+from work.transitions.locks import lock_owned, presented
 from work.transitions.reports import bounded_report
 
 # A report is written while its job is open, and named by its message: ids are drawn first.
@@ -74,17 +74,19 @@ _NOTHING_OPEN: Final = """
 # What the database tells of a job that completed, and what every one of them is.
 _TOLD: Final = ("id", "conversation_id", "generation", "finished_at", "ended_revision")
 _COMPLETED: Final = {"state": WorkJob.State.COMPLETED, "error_code": ""}
+# One that was written to while the statement waited does not end yet: see `_SHOWN`.
 _ENDED: Final = f"""
     ended AS (
         UPDATE work_workjob j SET state = 'completed', finished_at = statement_timestamp(),
             ended_revision = held.revision,
             write_mark = (held.generation::bigint << {GENERATION_SHIFT_BITS})
                 | ((j.write_mark + 1) & {WRITE_COUNT_MASK})
-        FROM held WHERE {{this}} AND {_RUNS}
+        FROM held WHERE {{this}} AND {_RUNS} AND j.write_mark = held.write_mark
         RETURNING {", ".join(f"j.{name}" for name in _TOLD)}
     )
 """  # noqa: S608  constants
-# The report was appended before, by an owner nobody has followed; so it is in the snapshot.
+# Who appends a report moves the job's mark: where that is the one that was seen, so is the
+# report.
 _SHOWN: Final = """
     said AS MATERIALIZED (
         SELECT ended.conversation_id, r.id AS report_id, r.text, r.digest,
@@ -109,7 +111,7 @@ _HELD: Final = f"""
         UPDATE turns_conversation c SET revision = c.revision + 1
         FROM work_workjob j CROSS JOIN asked AS held
         WHERE j.id = %(job)s AND c.id = j.conversation_id AND {_RUNS} {{and_also}}
-        RETURNING c.revision, held.generation, held.token
+        RETURNING c.revision, held.generation, held.token, j.write_mark
     ), {_ENDED.format(this="j.id = %(job)s")}
 """  # noqa: S608  constants
 _TELL: Final = f"""
@@ -125,7 +127,7 @@ _UNREPORTED: Final = """
 _COMPLETE_SILENT: Final = f"{_HELD.format(and_also=_UNREPORTED)} {_TELL}"
 _COMPLETE_SOME: Final = f"""
     WITH held AS MATERIALIZED (
-        SELECT c.revision + 1 AS revision, mine.*
+        SELECT c.revision + 1 AS revision, j.write_mark, mine.*
         FROM unnest(%(ids)s::bigint[], %(generations)s::int[], %(tokens)s::uuid[])
             AS mine(job_id, generation, token)
         JOIN work_workjob j ON j.id = mine.job_id
@@ -237,7 +239,11 @@ def _finish(
     WorkJob.LIFECYCLE.require(job.state, state)
     code = error_code or _CODES.get(state, ErrorCode.INTERNAL_ERROR)
     if state == WorkJob.State.COMPLETED:
-        raise IllegalTransition("a step is open")
+        # the statements before may have waited for who wrote to the job; now nobody does
+        rows = _completed(_COMPLETE, presented(fence))
+        if not rows:
+            raise IllegalTransition("a step is open")
+        return _announced(rows)[0]
     WorkProviderStep.objects.filter(job_id=job.pk, state=WorkProviderStep.State.STARTED).update(
         state=provider_step_end(state),
         error_code=code.value,

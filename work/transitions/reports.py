@@ -14,16 +14,22 @@ from turns import events
 from turns.digests import digest
 from work.limits import JobLimits
 from work.models import JobReport
-from work.transitions.locks import OWNED, presented, refusal
+from work.transitions.locks import HELD, OWNED, next_mark_sql, presented, refusal
 
 CUT_MARK: Final = "\n[cut: the report was {bytes} bytes]"
 
 _BUDGET: Final = "SELECT budget::text FROM work_workjob WHERE id = %(job)s"
 _FIELDS: Final = [field.attname for field in JobReport._meta.concrete_fields]
+# The job is locked by moving its mark: by that an end that waited meanwhile finds that it has
+# not seen all.
 _APPEND: Final = f"""
-    WITH {OWNED}, written AS (
+    WITH {OWNED}, marked AS (
+        UPDATE work_workjob j SET write_mark = {next_mark_sql("j")}
+        FROM raised WHERE j.id = %(job)s AND {HELD}
+        RETURNING j.id
+    ), written AS (
         INSERT INTO work_jobreport (job_id, generation, kind, text, byte_count, digest)
-        SELECT mine.id, %(generation)s, 'result', %(text)s, %(bytes)s, %(digest)s FROM mine
+        SELECT marked.id, %(generation)s, 'result', %(text)s, %(bytes)s, %(digest)s FROM marked
         ON CONFLICT (job_id, kind) DO NOTHING
         RETURNING {", ".join(_FIELDS)}
     )
