@@ -19,7 +19,9 @@ from tests.simulators.client import Simulator
 
 MODEL: Final = "scripted-embeddings"
 KEY: Final = "sk-canary-key"
-SECONDS: Final = 1.0
+# A clock that nothing on a busy machine reaches, and one that a test waits out.
+PATIENT_SECONDS: Final = 60.0
+IMPATIENT_SECONDS: Final = 1.0
 # What a scripted service repeats in everything it says about failures.
 CANARY: Final = "canary sentence about a private matter sk-canary-key http://x/?key=canary-url"
 FRAGMENTS: Final = (CANARY[:12], KEY, "canary-url", "private matter")
@@ -36,7 +38,7 @@ def embedder_of(service: Simulator, **options: Any) -> OpenAIEmbedder:
         query_prefix=options.pop("query_prefix", ""),
         passage_prefix=options.pop("passage_prefix", ""),
     )
-    options = {"timeout_seconds": SECONDS, "api_key": KEY, **options}
+    options = {"timeout_seconds": PATIENT_SECONDS, "api_key": KEY, **options}
     return OpenAIEmbedder(identity, base_url=service.base_url, **options)
 
 

@@ -198,8 +198,9 @@ async def test_when_time_runs_out_what_is_done_counts(
 
     minilm._compute = slow  # type: ignore[method-assign]
     await vectors(minilm, ["one"])
-    minilm._timeout_seconds = 0.5
+    minilm._timeout_seconds = 3.0  # to compute one
     asked = await ask(minilm, texts)
+    minilm._timeout_seconds = 0.2  # all are held
     nothing = await ask(minilm, texts[1:])
     held.set()
     assert asked.codes == ["", *["provider_timeout"] * 31]

@@ -294,7 +294,7 @@ async def test_an_answer_is_read_no_further_than_its_vectors_can_be_long(
 
 async def test_the_longest_answer_a_service_writes_is_read(service: Simulator) -> None:
     """Every number in full, and all the services' words around it."""
-    embedder = embedder_of(service, dimensions=bounds.DIMENSIONS_MAX, timeout_seconds=14.0)
+    embedder = embedder_of(service, dimensions=bounds.DIMENSIONS_MAX)
     vectors = [[-0.1234567890123456] * bounds.DIMENSIONS_MAX] * bounds.BATCH_ITEMS
     service.script(wire.answer(*vectors))
     asked = await ask(embedder, [f"text {at}" for at in range(bounds.BATCH_ITEMS)])

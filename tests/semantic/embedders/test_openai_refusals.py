@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from semantic.embedders.openai import REQUESTS_AT_ONCE, OpenAIEmbedder
-from tests.semantic.embedders.asking import CANARY, ask, require_private, sent
+from tests.semantic.embedders.asking import (
+    CANARY,
+    IMPATIENT_SECONDS,
+    ask,
+    embedder_of,
+    require_private,
+    sent,
+)
 from tests.simulators import embeddings_wire as wire
 from tests.simulators.client import Simulator
 from tests.simulators.replies import Reply, error_reply, hold, json_reply, send
@@ -161,20 +170,28 @@ async def test_after_another_failure_nothing_more_is_asked(
     assert service.posts == 3
 
 
+@pytest_asyncio.fixture
+async def less_patient(service: Simulator) -> AsyncIterator[OpenAIEmbedder]:
+    """The adapter, with a clock to wait out after much was answered."""
+    adapter = embedder_of(service, timeout_seconds=3 * IMPATIENT_SECONDS)
+    yield adapter
+    await adapter.aclose()
+
+
 async def test_what_was_answered_before_the_clock_ran_out_counts(
-    service: Simulator, embedder: OpenAIEmbedder, capsys: pytest.CaptureFixture[str]
+    service: Simulator, less_patient: OpenAIEmbedder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service.script(
         error_reply(413),
         Reply([send(b"{"), hold("never")], headers={}, match=POISON),
     )
-    asked = await ask(embedder, ["one", "two", "three", POISON])
+    asked = await ask(less_patient, ["one", "two", "three", POISON])
     assert asked.codes == ["", "", "provider_timeout", "provider_timeout"]
     require_private(asked, capsys)
 
 
 async def test_only_a_few_texts_of_a_refused_batch_are_asked_for_at_once(
-    service: Simulator, embedder: OpenAIEmbedder
+    service: Simulator, less_patient: OpenAIEmbedder
 ) -> None:
     service.script(
         error_reply(400),
@@ -182,7 +199,7 @@ async def test_only_a_few_texts_of_a_refused_batch_are_asked_for_at_once(
         error_reply(400),
         Reply((), hold_head="text", match="text", repeat=True),
     )
-    asking = asyncio.ensure_future(ask(embedder, TEXTS))
+    asking = asyncio.ensure_future(ask(less_patient, TEXTS))
     await asyncio.to_thread(service.wait_for_gate, "text", REQUESTS_AT_ONCE)
     assert (await asking).code == "provider_timeout"
     assert service.posts == 3 + REQUESTS_AT_ONCE

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.simulators.client import Simulator, in_thread
+from tests.turns.providers.hearing import IMPATIENT_SECONDS, PATIENT_SECONDS
 from turns.providers.chat import ChatProvider
 from turns.providers.responses import ResponsesProvider
 
@@ -27,9 +28,22 @@ def service(running_service: Simulator) -> Simulator:
 
 @pytest_asyncio.fixture
 async def provider(service: Simulator) -> AsyncIterator[ResponsesProvider]:
-    """The adapter, with limits short enough for a test to wait them out."""
+    """The adapter, with limits that no busy machine reaches."""
     adapter = ResponsesProvider(
-        base_url=service.base_url, api_key="key", connect_seconds=2, idle_seconds=0.5
+        base_url=service.base_url,
+        api_key="key",
+        connect_seconds=PATIENT_SECONDS,
+        idle_seconds=PATIENT_SECONDS,
+    )
+    yield adapter
+    await adapter.aclose()
+
+
+@pytest_asyncio.fixture
+async def impatient(service: Simulator) -> AsyncIterator[ResponsesProvider]:
+    """The adapter, with an idle limit short enough for a test to wait it out."""
+    adapter = ResponsesProvider(
+        base_url=service.base_url, api_key="key", idle_seconds=IMPATIENT_SECONDS
     )
     yield adapter
     await adapter.aclose()
@@ -37,9 +51,22 @@ async def provider(service: Simulator) -> AsyncIterator[ResponsesProvider]:
 
 @pytest_asyncio.fixture
 async def chat(service: Simulator) -> AsyncIterator[ChatProvider]:
-    """The chat adapter, with the same limits."""
+    """The chat adapter, with the limits of `provider`."""
     adapter = ChatProvider(
-        base_url=service.base_url, api_key="key", connect_seconds=2, idle_seconds=0.5
+        base_url=service.base_url,
+        api_key="key",
+        connect_seconds=PATIENT_SECONDS,
+        idle_seconds=PATIENT_SECONDS,
+    )
+    yield adapter
+    await adapter.aclose()
+
+
+@pytest_asyncio.fixture
+async def impatient_chat(service: Simulator) -> AsyncIterator[ChatProvider]:
+    """The chat adapter, with the limits of `impatient`."""
+    adapter = ChatProvider(
+        base_url=service.base_url, api_key="key", idle_seconds=IMPATIENT_SECONDS
     )
     yield adapter
     await adapter.aclose()

@@ -26,6 +26,9 @@ from turns.providers.types import (
 
 # A private sentence that scripted services repeat in everything they say about failures.
 CANARY: Final = "canary sentence about a private matter sk-canary-key"
+# An idle limit that nothing on a busy machine reaches, and one that a test waits out.
+PATIENT_SECONDS: Final = 60.0
+IMPATIENT_SECONDS: Final = 1.0
 ASK: Final = TextRequest(model="scripted", instructions="Be brief.", items=(UserText("2+2?"),))
 
 

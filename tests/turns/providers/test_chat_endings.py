@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulators import chat_wire as wire
 from tests.simulators.chat_wire import DONE, chunk, data, ending, frames_reply, text
-from tests.simulators.client import Simulator
+from tests.simulators.client import WAIT_SECONDS, Simulator
 from tests.simulators.replies import Framing, Reply, Step, close, error_reply, hold, reset, send
 from tests.turns.providers.hearing import CANARY, hear_once, require_private
 from turns.providers.chat import ChatProvider
@@ -106,10 +106,10 @@ async def test_an_answer_that_broke_off_is_never_a_success(
 
 
 async def test_silence_after_the_reason_is_a_failure(
-    service: Simulator, chat: ChatProvider
+    service: Simulator, impatient_chat: ChatProvider
 ) -> None:
     service.script(Reply([send(text("abc"), STOP), hold("never")]))
-    assert (await hear_once(service, chat)).code == "provider_timeout"
+    assert (await hear_once(service, impatient_chat)).code == "provider_timeout"
     await asyncio.to_thread(service.wait_for_disconnects)
 
 
@@ -117,7 +117,9 @@ async def test_a_body_held_open_after_the_end_marker_is_left(
     service: Simulator, chat: ChatProvider
 ) -> None:
     service.script(Reply([send(text("abc"), STOP, DONE), hold("never")]))
-    assert (await hear_once(service, chat)).completed.text == "abc"
+    # which is less than the idle limit of the adapter
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert (await hear_once(service, chat)).completed.text == "abc"
     await asyncio.to_thread(service.wait_for_disconnects)
 
 
