@@ -1,8 +1,10 @@
 """What a provider is told of a conversation: always valid, always within bounds.
 
 Everything is read from committed rows. Every call is followed by exactly one result, whatever
-crashed in between; a call without an outcome gets one that says so. The newest messages that
-fit are sent, at most 32 and 96 KiB; a call and its result are kept or left out together.
+crashed in between; a call without an outcome gets one that says so. The calls of one response
+are told together, then their results: told one by one they would be so many responses. The
+newest messages that fit are sent, at most 32 and 96 KiB; a call and its result are kept or left
+out together.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from typing import Final
 
 from recovery.bounds import cut_utf8
@@ -50,10 +53,11 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A call and its one result."""
+    """A call and its one result; `response` is the provider step that asked for it."""
 
     call: FunctionCall
     result: FunctionResult
+    response: int
 
     @property
     def bytes(self) -> int:
@@ -181,6 +185,7 @@ def pair(step: ToolStepFields) -> Pair:
     return Pair(
         FunctionCall(step.call_id, _function_name(step.name), _json_object(step.arguments)),
         FunctionResult(step.call_id, outcome_told(step)),
+        response=step.serializable_value("provider_step"),
     )
 
 
@@ -317,24 +322,33 @@ def _cut(result: FunctionResult, limit: int) -> FunctionResult:
 
 
 def _unambiguous(told: Iterable[Said]) -> Iterator[Item]:
-    """Yield the items in order, every call id once.
+    """Yield the items in order, every call id once: the calls of a response, then their
+    results.
 
     Servers that count calls from the start in each response use the same ids in every turn.
     """
     used: set[str] = set()
     for said in told:
-        for part in said.parts:
-            if not isinstance(part, Pair):
-                yield part
-                continue
-            call_id = part.call.call_id
-            count = 1
-            while call_id in used:
-                count += 1
-                call_id = f"{part.call.call_id}.{count}"
-            used.add(call_id)
-            yield replace(part.call, call_id=call_id)
-            yield replace(part.result, call_id=call_id)
+        for _, parts in groupby(said.parts, key=_response_of):
+            results: list[FunctionResult] = []
+            for part in parts:
+                if not isinstance(part, Pair):
+                    yield part
+                    continue
+                call_id = part.call.call_id
+                count = 1
+                while call_id in used:
+                    count += 1
+                    call_id = f"{part.call.call_id}.{count}"
+                used.add(call_id)
+                yield replace(part.call, call_id=call_id)
+                results.append(replace(part.result, call_id=call_id))
+            yield from results
+
+
+def _response_of(part: Part) -> int | None:
+    """Return which response asked for the call; None for words."""
+    return part.response if isinstance(part, Pair) else None
 
 
 def _part_bytes(part: Part) -> int:

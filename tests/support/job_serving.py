@@ -17,6 +17,7 @@ from tests.simulators.responses_wire import tool_calls
 from tests.support.jobs import delegate, report_text, require_job_terminal
 from turns import tools as shipped
 from turns.models import Conversation, ToolStep
+from turns.providers.adapter import HttpTextProvider
 from turns.providers.responses import ResponsesProvider
 from turns.providers.types import TextProvider, ToolSchema
 from turns.requests import Requests
@@ -74,6 +75,7 @@ async def serving_jobs(
     base_url: str,
     *tools: Tool[Any],
     workspaces: Mapping[str, OpenWorkspace] | None = None,
+    adapter: type[HttpTextProvider] = ResponsesProvider,
     **provider: Any,
 ) -> AsyncIterator[JobServing]:
     """Serve with the shipped tools and `tools`, against the model at `base_url`."""
@@ -82,12 +84,12 @@ async def serving_jobs(
     async def open_deep_work(_job: WorkJob, _fence: Fence) -> Workspace:
         return ToolsAlone(offered)
 
-    adapter = ResponsesProvider(base_url=base_url, **provider)
+    service = adapter(base_url=base_url, **provider)
     runtime = await in_thread(RuntimeFactory.create)
     try:
-        yield JobServing(runtime, adapter, {"deep_work": open_deep_work, **(workspaces or {})})
+        yield JobServing(runtime, service, {"deep_work": open_deep_work, **(workspaces or {})})
     finally:
-        await adapter.aclose()
+        await service.aclose()
 
 
 async def steps_of(job: WorkJob) -> list[WorkStep]:

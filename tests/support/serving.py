@@ -13,6 +13,7 @@ from tests.support.turns import ask
 from turns import textlog
 from turns import tools as shipped
 from turns.models import Conversation, ProviderStep, Receipt, ToolStep, Turn
+from turns.providers.adapter import HttpTextProvider
 from turns.providers.responses import ResponsesProvider
 from turns.providers.types import TextProvider
 from turns.requests import Requests
@@ -62,23 +63,28 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(base_url: str, *tools: Tool[Any], **provider: Any) -> AsyncIterator[Serving]:
+async def serving(
+    base_url: str,
+    *tools: Tool[Any],
+    adapter: type[HttpTextProvider] = ResponsesProvider,
+    **provider: Any,
+) -> AsyncIterator[Serving]:
     """Serve with the shipped tools and `tools`, against the model at `base_url`."""
     offered = Registry()
     for tool in (*shipped.registry, *tools):
         offered.register(tool)
     announced: list[int] = []
     text = TextLog(textlog.connect, announced.extend)
-    adapter = ResponsesProvider(base_url=base_url, **provider)
+    service = adapter(base_url=base_url, **provider)
     runtime = await in_thread(RuntimeFactory.create)
-    serving = Serving(runtime, adapter, text, offered)
+    serving = Serving(runtime, service, text, offered)
     serving.announced = announced
     text.start()
     try:
         yield serving
     finally:
         await text.stop()
-        await adapter.aclose()
+        await service.aclose()
 
 
 async def tool_steps(turn: Turn) -> list[ToolStep]:

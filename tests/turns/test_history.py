@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -33,10 +34,12 @@ def require_valid(items: tuple[Item, ...]) -> None:
     open_calls: dict[str, FunctionCall] = {}
     ids: set[str] = set()
     assert isinstance(items[0], UserText)
-    for item in items:
+    for before, item in pairwise((items[0], *items)):
         match item:
             case FunctionCall():
                 assert item.call_id not in ids, "one id for two calls"
+                answers = isinstance(before, FunctionResult)
+                assert not (answers and open_calls), "a call between results"
                 ids.add(item.call_id)
                 open_calls[item.call_id] = item
                 assert isinstance(json.loads(item.arguments), dict)
@@ -129,6 +132,26 @@ class TestReading:
         transitions.finish_turn(fence, Turn.State.COMPLETED, last_seq=2, text="It is 4.")
         following = next_turn(turn.conversation, "And?")
         assert told(following) == (*so_far[:-1], AssistantText("It is 4."), UserText("And?"))
+
+    def test_the_calls_of_one_response_are_told_before_their_results(self) -> None:
+        turn = make.TurnFactory.create(running=True, asked=True)
+        for sequence, names in ((2, "ab"), (3, "c")):
+            response = make.ProviderStepFactory.create(
+                turn=turn, sequence=sequence, completed=True
+            )
+            for name in names:
+                make.ToolStepFactory.create(
+                    turn=turn, provider_step=response, succeeded=True, call_id=name
+                )
+        called = [
+            item for item in told(turn) if isinstance(item, FunctionCall | FunctionResult)
+        ]
+
+        assert [(type(item), item.call_id) for item in called] == [
+            (FunctionCall, "a"), (FunctionCall, "b"),
+            (FunctionResult, "a"), (FunctionResult, "b"),
+            (FunctionCall, "c"), (FunctionResult, "c"),
+        ]  # fmt: skip
 
     @pytest.mark.parametrize("effect", ["read", "external"])
     @pytest.mark.parametrize("died", ["requested", "running"])
@@ -280,13 +303,15 @@ words = st.text(
     max_size=600,
 )
 pairs = st.builds(
-    lambda call_id, arguments, output: Pair(
+    lambda call_id, arguments, output, response: Pair(
         FunctionCall(call_id, "search_history", json.dumps({"q": arguments})),
         FunctionResult(call_id, output),
+        response,
     ),
     st.sampled_from(["call_0", "call_1", "1:0"]) | st.builds(lambda: uuid4().hex),
     words,
     words | st.integers(1, 40_000).map("x".__mul__),
+    st.integers(1, 2),
 )
 answers = st.lists(st.builds(AssistantText, words) | pairs, max_size=6).map(
     lambda parts: Said(tuple(parts))
@@ -325,7 +350,7 @@ def test_results_of_the_turn_at_work_are_cut_before_any_is_left_out(
     outputs: list[str], max_bytes: int
 ) -> None:
     parts = tuple(
-        Pair(FunctionCall(f"c{n}", "search_history", "{}"), FunctionResult(f"c{n}", output))
+        Pair(FunctionCall(f"c{n}", "search_history", "{}"), FunctionResult(f"c{n}", output), 1)
         for n, output in enumerate(outputs)
     )
     made = compose([], question="Why?", answer=Said(parts), max_bytes=max_bytes)
