@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Model
 from django.db.models.base import ModelState
 from psycopg.abc import Buffer
@@ -27,6 +27,8 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 from psycopg.types.datetime import TimestamptzLoader
+
+from recovery.connections import threads_own
 
 # one for each thread, as Django's sessions are
 _kept: Final = threading.local()
@@ -41,9 +43,13 @@ NOTHING_MOVED: Final = "HF001"
 # The session forgot the statement, or a column of its result has another type since.
 _TO_PREPARE_ANEW: Final = frozenset({"26000", "0A000"})
 # A plan outlives the size for which it was made: one that read a whole table while that was
-# nearly empty would do so until the next ANALYZE. So would those of the foreign keys. Before
-# PostgreSQL 18 a scan that cannot be avoided then seems so dear that it is compiled.
-_NO_SCANS: Final = b"SET enable_seqscan = off; SET jit = off"
+# nearly empty would do so until the next ANALYZE, by an index too where it was to be hashed or
+# merged. So would those of the foreign keys. Before PostgreSQL 18 what cannot be avoided then
+# seems so dear that it is compiled.
+_NO_SCANS: Final = b"""
+    SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+    SET jit = off
+"""
 # Names belong to a session of the server, which several of ours may come to share.
 _numbers: Final = count()
 _PLACE: Final = re.compile(r"%(?:\((\w+)\)s|%)")
@@ -57,7 +63,7 @@ def run(statement: str, parameters: Mapping[str, Any], *, prepared: bool = True)
     that writes a batch is better planned each time, for the sizes that it and its tables have.
     Errors are Django's, as from its own cursors.
     """
-    database = connections[DEFAULT_DB_ALIAS]
+    database = threads_own()
     database.ensure_connection()
     database.validate_no_broken_transaction()
     session: _Session | None = getattr(_kept, "session", None)

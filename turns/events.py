@@ -19,7 +19,8 @@ from typing import Final
 
 import structlog
 from channels.layers import get_channel_layer
-from django.db import transaction
+
+from recovery.connections import threads_own
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +81,7 @@ def announce_many(conversation_ids: Iterable[int]) -> None:
 
 def announce_on_commit(conversation_id: int) -> None:
     """Tell it once the current transaction has committed; never if it rolls back."""
-    connection = transaction.get_connection()
+    connection = threads_own()
     if connection.in_atomic_block or not connection.autocommit:
         connection.on_commit(partial(announce, conversation_id), robust=True)
     else:
