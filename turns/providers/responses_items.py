@@ -64,7 +64,9 @@ class OutputItem:
         """The call this item is; arguments that came only in pieces count as well."""
         call = self.call or CallItem()
         arguments = call.arguments or "".join(self.arguments)
-        return RawCall(call.call_id, call.id or self.id, call.name or "", arguments)
+        # an id that came with pieces alone is bounded like any other
+        item_id = call.id or parse(CallItem, {"id": self.id}).id
+        return RawCall(call.call_id, item_id, call.name or "", arguments)
 
 
 class OutputItems:

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+from django.db import DatabaseError, IntegrityError
 from django.db.models.functions import Now
+from psycopg.errors import ProgramLimitExceeded
 
 from recovery.bounds import cut_utf8, storable
+from recovery.constraints import violated_constraint
 from recovery.errors import BoundExceeded, ErrorCode, Refused
 from turns import bounds
 from turns.digests import arguments_digest, digest
@@ -29,6 +32,9 @@ _WAITING: Final = {
     "result_digest": "",
     "result_bytes": 0,
 }
+
+# What bounds the names and counts that a provider gives: rules of both tables of steps.
+_PROVIDER_BOUNDS: Final = ("_ids_bounded", "_response_id_bounded", "_usage_bounded")
 
 StepT = TypeVar("StepT", bound=ToolStepFields)
 
@@ -145,6 +151,23 @@ def store_calls(
     if fresh:
         model._default_manager.bulk_create(fresh)
     return steps_called(model, calls, of=of)
+
+
+def require_within_bounds(refused: DatabaseError) -> None:
+    """Return where the database refused a response for something else than its bounds.
+
+    The adapters let nothing past them. Call ids are indexed: one far past its bound is refused
+    by the index, before a trigger is asked.
+
+    Raises:
+        BoundExceeded: `provider_protocol`, an id or the usage is larger than allowed.
+    """
+    if isinstance(refused, IntegrityError):
+        is_too_large = violated_constraint(refused).endswith(_PROVIDER_BOUNDS)
+    else:
+        is_too_large = isinstance(refused.__cause__, ProgramLimitExceeded)
+    if is_too_large:
+        raise BoundExceeded(ErrorCode.PROVIDER_PROTOCOL) from None
 
 
 def steps_called(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.db.models import Max
 from django.db.models.functions import Now
 
@@ -14,7 +14,12 @@ from recovery.errors import BoundExceeded, ErrorCode, IllegalTransition
 from recovery.fences import Fence
 from turns.limits import Limits
 from turns.models import ProviderStep, Receipt, ToolStep, Turn
-from turns.transitions.calls import RequestedCall, steps_called, store_calls
+from turns.transitions.calls import (
+    RequestedCall,
+    require_within_bounds,
+    steps_called,
+    store_calls,
+)
 from turns.transitions.endings import usage_of
 from turns.transitions.locks import lock_owned
 
@@ -121,30 +126,35 @@ def complete_provider_step(
         StaleFence: another claim, or the end, has overtaken this one. Nothing was written.
         IllegalTransition: the step ended differently. Nothing was written.
         Refused: `provider_call_id_conflict`, one call id for two calls. Nothing was written.
-        BoundExceeded: `tool_call_limit_reached`, past the hard stop. Nothing was written.
+        BoundExceeded: `tool_call_limit_reached`, past the hard stop; or `provider_protocol`, an
+            id or the usage is larger than allowed. Nothing was written.
     """
     turn = lock_owned(fence)
     step = ProviderStep.objects.get(pk=step_id, turn_id=turn.pk)
     if step.state == ProviderStep.State.COMPLETED and step.response_id == response_id:
         return steps_called(ToolStep, calls, of={"turn_id": turn.pk})
     ProviderStep.LIFECYCLE.require(step.state, ProviderStep.State.COMPLETED)
-    ProviderStep.objects.filter(pk=step.pk).update(
-        state=ProviderStep.State.COMPLETED,
-        response_id=response_id,
-        usage=usage,
-        last_seq=last_seq,
-        text_length=_text_length(turn.pk, last_seq),
-        anomaly_count=anomaly_count,
-        finished_at=Now(),
-    )
-    Receipt.objects.filter(turn_id=turn.pk).update(usage=usage_of(turn.pk))
-    return store_calls(
-        ToolStep,
-        calls,
-        of={"turn_id": turn.pk},
-        limits=Limits.stored(turn.limits),
-        born={"provider_step_id": step.pk, "generation": fence.generation},
-    )
+    try:
+        ProviderStep.objects.filter(pk=step.pk).update(
+            state=ProviderStep.State.COMPLETED,
+            response_id=response_id,
+            usage=usage,
+            last_seq=last_seq,
+            text_length=_text_length(turn.pk, last_seq),
+            anomaly_count=anomaly_count,
+            finished_at=Now(),
+        )
+        Receipt.objects.filter(turn_id=turn.pk).update(usage=usage_of(turn.pk))
+        return store_calls(
+            ToolStep,
+            calls,
+            of={"turn_id": turn.pk},
+            limits=Limits.stored(turn.limits),
+            born={"provider_step_id": step.pk, "generation": fence.generation},
+        )
+    except DatabaseError as refused:
+        require_within_bounds(refused)
+        raise
 
 
 def _text_length(turn_id: int, last_seq: int | None) -> int:

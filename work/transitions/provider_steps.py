@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models.functions import Now
 
 from recovery.arrays import array, records, typed
@@ -17,7 +17,12 @@ from recovery.fences import GENERATION_SHIFT_BITS, Fence, claimed_mark
 from recovery.statements import MOVED_SQL, run, stored
 from turns import events
 from turns.transitions import RequestedCall, RequestFacts
-from turns.transitions.calls import columns_of, steps_called, store_calls
+from turns.transitions.calls import (
+    columns_of,
+    require_within_bounds,
+    steps_called,
+    store_calls,
+)
 from work.limits import JobLimits
 from work.models import WorkJob, WorkProviderStep, WorkStep
 from work.transitions.locks import OWNED, STARTING, lock_owned, presented, refusal
@@ -158,41 +163,47 @@ def complete_provider_step(
         StaleFence: another claim, or the end, has overtaken this one. Nothing was written.
         IllegalTransition: the step ended differently. Nothing was written.
         Refused: `provider_call_id_conflict`, one call id for two calls. Nothing was written.
-        BoundExceeded: `tool_call_limit_reached` past the hard stop, or `response_too_large`.
-            Nothing was written.
+        BoundExceeded: `tool_call_limit_reached` past the hard stop; `response_too_large`; or
+            `provider_protocol`, an id or the usage is larger than allowed. Nothing was written.
     """
-    text = storable(text)
-    fresh = [columns_of(call) for call in calls]
-    call_ids = {columns["call_id"] for columns in fresh}
-    if len(call_ids) == len(fresh):
-        response = {
-            "request": step_id,
-            "response_id": response_id,
-            "usage": None if usage is None else json.dumps(usage),
-            "text": text,
-            "anomaly_count": anomaly_count,
-            "count": len(fresh),
-            "calls": records(fresh),
-            "call_ids": array(call_ids),
-        }
-        completed = run(_COMPLETE, presented(fence, **response))
-        if completed:
-            events.announce_on_commit(completed[0][0])
-            born = {"job_id": fence.pk, **_born(fence, step_id), "started_at": None}
-            told = sorted(row[1:] for row in completed if calls)
-            return [
-                stored(WorkStep, {**columns, **born, **dict(zip(_CALLED, row, strict=True))})
-                for columns, row in zip(fresh, told, strict=True)
-            ]
-    return _complete(
-        fence,
-        step_id,
-        response_id=response_id,
-        usage=usage,
-        text=text,
-        calls=calls,
-        anomaly_count=anomaly_count,
-    )
+    try:
+        text = storable(text)
+        fresh = [columns_of(call) for call in calls]
+        call_ids = {columns["call_id"] for columns in fresh}
+        if len(call_ids) == len(fresh):
+            response = {
+                "request": step_id,
+                "response_id": response_id,
+                "usage": None if usage is None else json.dumps(usage),
+                "text": text,
+                "anomaly_count": anomaly_count,
+                "count": len(fresh),
+                "calls": records(fresh),
+                "call_ids": array(call_ids),
+            }
+            completed = run(_COMPLETE, presented(fence, **response))
+            if completed:
+                events.announce_on_commit(completed[0][0])
+                born = {"job_id": fence.pk, **_born(fence, step_id), "started_at": None}
+                told = sorted(row[1:] for row in completed if calls)
+                return [
+                    stored(
+                        WorkStep, {**columns, **born, **dict(zip(_CALLED, row, strict=True))}
+                    )
+                    for columns, row in zip(fresh, told, strict=True)
+                ]
+        return _complete(
+            fence,
+            step_id,
+            response_id=response_id,
+            usage=usage,
+            text=text,
+            calls=calls,
+            anomaly_count=anomaly_count,
+        )
+    except DatabaseError as refused:
+        require_within_bounds(refused)
+        raise
 
 
 @transaction.atomic(durable=True)
