@@ -121,7 +121,9 @@ async def test_a_history_with_calls_is_accepted(server: ModelServer, adapter: Ad
         items=(
             UserText("What is 2+2?"),
             FunctionCall("call_1", "calc", '{"e":"2+2"}'),
+            FunctionCall("call_2", "calc", '{"e":"4"}'),
             FunctionResult("call_1", "4"),
+            FunctionResult("call_2", "4"),
             AssistantText("4."),
             UserText("And 3+3?"),
         ),
