@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.errors import ErrorCode
@@ -320,6 +320,7 @@ questions = words.map(lambda text: Said((UserText(text),)))
 reports = words.map(lambda text: Said((AssistantText(text),), is_unasked=True))
 
 
+@settings(deadline=None)
 @given(
     earlier=st.lists(questions | answers | reports, max_size=40),
     question=words,
@@ -342,6 +343,7 @@ def test_every_history_is_one_a_strict_provider_accepts(
     assert size <= max(max_bytes, len(question.encode()) + (last or 0)) + 64 * len(made.items)
 
 
+@settings(deadline=None)
 @given(
     outputs=st.lists(st.integers(0, 60_000).map("x".__mul__), min_size=1, max_size=16),
     max_bytes=st.integers(20_000, bounds.HISTORY_MAX_BYTES),

@@ -101,13 +101,13 @@ def require_honest(answer: Answer, events: list[ServerSentEvent]) -> None:
 
 
 # the first example loads Hypothesis' table of characters, which counts as slow
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(damaged(RESPONSES))
 def test_any_responses_stream_ends_honestly(events: list[ServerSentEvent]) -> None:
     require_honest(ResponsesAnswer(ASK), events)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(damaged(CHAT))
 def test_any_chat_stream_ends_honestly(events: list[ServerSentEvent]) -> None:
     require_honest(ChatAnswer(ASK), events)

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.errors import ErrorCode, ProviderFailed
@@ -77,6 +77,7 @@ def test_a_stream_in_small_pieces_is_the_same_stream(size: int) -> None:
     assert decode(*pieces) == decode(stream)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=12), max_size=30))
 def test_any_cut_of_any_bytes_decodes_alike(pieces: list[bytes]) -> None:
     seen, failure = outcome(*pieces)
