@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from uuid import UUID
 
 import psycopg
@@ -10,15 +11,16 @@ import pytest
 from django.db import connection
 
 from recovery import liveness
-from recovery.models import Runtime
+from recovery.models import Pulse, Runtime
 from tests.recovery.conftest import StartRuntime
+from tests.support.processes import RuntimeProcess
 from tests.support.runtimes import runtime_row, stop_reason, watch_database
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# A pass a second, a grace of a second, and a busy machine.
-BURIAL_BOUND_SECONDS = 8.0
+# A pass a second and a grace of a second; a busy machine has until the lease would tell too.
+BURIAL_BOUND_SECONDS = 15.0
 
 
 def living() -> set[UUID]:
@@ -48,7 +50,6 @@ def test_the_sweep_threads_of_others_bury_a_killed_process_once_and_soon(
         runtime.say("sweep")
         runtime.expect("sweeping")
     victim, victim_id = runtimes.pop(), ids.pop()
-    killed_at = time.monotonic()
     victim.kill()
 
     wait_until(
@@ -57,13 +58,18 @@ def test_the_sweep_threads_of_others_bury_a_killed_process_once_and_soon(
         seconds=BURIAL_BOUND_SECONDS,
     )
 
-    assert time.monotonic() - killed_at < BURIAL_BOUND_SECONDS
     assert living() == set(ids)
-    assert sum(_burials(runtime.log.read_text()) for runtime in runtimes) == 1
+    # it is said after the commit
+    wait_until(lambda: burials(runtimes) > 0, "the burial is logged")
+    # and by nobody else in the pass that follows
+    swept_at = Pulse.objects.get().swept_at
+    wait_until(lambda: Pulse.objects.get().swept_at != swept_at, "another sweep")
+    assert burials(runtimes) == 1
 
 
-def _burials(log: str) -> int:
-    return log.count("runtime.buried")
+def burials(runtimes: Sequence[RuntimeProcess]) -> int:
+    """Return how many of them the logs tell of."""
+    return sum(runtime.log.read_text().count("runtime.buried") for runtime in runtimes)
 
 
 def test_a_stopped_process_ends_its_runtime_itself(start_runtime: StartRuntime) -> None:
@@ -107,13 +113,13 @@ def _rekeyed(before: Runtime) -> Runtime:
 def test_a_process_frozen_for_less_than_its_lease_stays_alive(
     start_runtime: StartRuntime,
 ) -> None:
-    lease = 6.0
+    lease = 12.0
     runtime = start_runtime(HOLDFAST_LEASE_SECONDS=str(lease))
     runtime_id = runtime.wait_until_registered()
     watch_database()
     runtime.freeze()
     frozen_at = Runtime.objects.get(pk=runtime_id).renewed_at
-    end = time.monotonic() + lease / 2
+    end = time.monotonic() + lease / 4
     while time.monotonic() < end:
         assert liveness.bury().buried == ()
     runtime.thaw()
@@ -162,9 +168,9 @@ def test_a_process_whose_loop_hangs_is_not_renewed(start_runtime: StartRuntime) 
     runtime = start_runtime(HOLDFAST_LEASE_SECONDS="3")
     runtime_id = runtime.wait_until_registered()
     watch_database()
-    runtime.say("hang", seconds=25)
-    runtime.expect("hanging")
     hung_at = time.monotonic()
+    runtime.say("hang", seconds=60)
+    runtime.expect("hanging")
 
     wait_until(lambda: runtime_id in liveness.bury().buried, "the burial")
 
@@ -176,7 +182,7 @@ def test_a_tool_that_blocks_for_longer_than_the_lease_costs_nothing(
     start_runtime: StartRuntime,
 ) -> None:
     """Failure H08: renewal does not depend on what the work itself does."""
-    runtime = start_runtime(HOLDFAST_LEASE_SECONDS="3")
+    runtime = start_runtime(HOLDFAST_LEASE_SECONDS="6")
     runtime_id = runtime.wait_until_registered()
     watch_database()
     runtime.say("block_tool", seconds=7)

@@ -87,6 +87,7 @@ def test_overlapping_sweeps_recover_no_row_twice() -> None:
 
     def one() -> dict[str, RecoveryReport]:
         try:
+            connection.ensure_connection()
             barrier.wait()
             return sweep()
         finally:

@@ -10,10 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 from uuid import UUID
+
+import psycopg
+
+from tests.support.runtimes import wait_until_unlocked
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 PATIENCE_SECONDS: Final = 40.0
@@ -135,6 +139,15 @@ class RuntimeProcess(ChildProcess):
             "tests.support.runtime_process", role, environment=environment, log=log
         )
         self.id: UUID | None = None
+        self._database_url = environment["DATABASE_URL"]
+
+    def kill(self) -> None:
+        """SIGKILL; return when it has ended and the database has noticed, if that is there."""
+        was_running = self.is_running
+        super().kill()
+        if was_running:
+            with suppress(psycopg.OperationalError):
+                wait_until_unlocked(self._database_url, self.pid)
 
     def wait_until_registered(self) -> UUID:
         """Return the id under which the process is now registered."""

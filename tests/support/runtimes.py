@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
+import pytest
 from django.db import connection
 
 from recovery.errors import StaleFence
+from recovery.fences import Fence
 from recovery.models import Runtime
+from recovery.serving import ServingLoop
 from tests.factories import RuntimeFactory
+from tests.support.waiting import wait_until
 
 
 def watch_database(*, for_seconds: float = 3_600) -> None:
@@ -58,9 +64,39 @@ def runtime_row(*, lease_seconds: float = 15.0, **columns: Any) -> Runtime:
     return Runtime.objects.create(**{**defaults, **columns})
 
 
+def wait_until_unlocked(database_url: str, pid: int) -> None:
+    """Return when the session that held the lock of this process's runtime is gone.
+
+    On busy cores the server's process may take a while to read that its client is dead.
+    """
+    with psycopg.connect(database_url, autocommit=True) as session:
+        held = (
+            "SELECT count(*) FROM recovery_runtime AS r JOIN pg_stat_activity AS a "
+            "ON a.pid = r.lock_backend_pid WHERE r.pid = %s"
+        )
+        wait_until(
+            lambda: session.execute(held, [pid]).fetchone() == (0,),
+            "the end of the killed process's session",
+        )
+
+
 def stop_reason(runtime_id: UUID) -> str:
     """Return how the runtime ended, or an empty text while it lives."""
     return Runtime.objects.get(pk=runtime_id).stop_reason
+
+
+def looks_of(host: ServingLoop[Any], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return whether each look of the host from now on, once it is over, found something."""
+    looks: list[bool] = []
+    look = host._noteworthy
+
+    def noted(fences: Sequence[Fence]) -> list[tuple[int, str, UUID | None]]:
+        found = look(fences)
+        looks.append(bool(found))
+        return found
+
+    monkeypatch.setattr(host, "_noteworthy", noted)
+    return looks
 
 
 class Owner:

@@ -21,7 +21,7 @@ from kombu import Connection, Queue
 from config.embedded.children import start
 from config.settings import hint_scope
 from recovery.models import Runtime
-from tests.support.runtimes import watch_database
+from tests.support.runtimes import wait_until_unlocked, watch_database
 from tests.support.waiting import wait_until
 from turns import dispatch as turn_dispatch
 from work import dispatch as job_dispatch
@@ -153,22 +153,7 @@ class Worker:
                 os.killpg(self.pid, signal.SIGKILL)
             self.process.wait(EXIT_SECONDS)
             with contextlib.suppress(psycopg.OperationalError):
-                self._wait_until_unlocked()
-
-    def _wait_until_unlocked(self) -> None:
-        """Return when the session that held the lock of its runtime is gone.
-
-        On busy cores the server's process may take a while to read that its client is dead.
-        """
-        with psycopg.connect(self.environment["DATABASE_URL"], autocommit=True) as session:
-            held = (
-                "SELECT count(*) FROM recovery_runtime AS r JOIN pg_stat_activity AS a "
-                "ON a.pid = r.lock_backend_pid WHERE r.pid = %s"
-            )
-            wait_until(
-                lambda: session.execute(held, [self.pid]).fetchone() == (0,),
-                "the end of the killed worker's session",
-            )
+                wait_until_unlocked(self.environment["DATABASE_URL"], self.pid)
 
     def terminate(self) -> float:
         """SIGTERM; return how many seconds the graceful stop took, once it has ended well."""
