@@ -284,7 +284,9 @@ async def test_a_rewritten_pointer_to_the_repository_is_put_back_and_recorded(
 async def test_whatever_a_command_starts_ends_with_it(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, script: str, code: str | None
 ) -> None:
-    monkeypatch.setattr(workspaces, "_LIMITS", replace(workspaces._LIMITS, timeout_seconds=2.0))
+    if code == "tool_timeout":
+        limits = replace(workspaces._LIMITS, timeout_seconds=2.0)
+        monkeypatch.setattr(workspaces, "_LIMITS", limits)
     outcome = await shell(workspace, script)
     assert outcome.error_code == code
     assert processtree.given(Place(1).mark.encode()) == []

@@ -81,7 +81,7 @@ def test_any_text_and_any_query_give_bounded_utf8_of_that_text(
 
 
 def test_a_long_text_full_of_the_word_takes_no_time() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     for text in ("boat " * 200_000, "x" * 1_000_000, "-" * 1_000_000):
         excerpt(text, "boat " * 100)
-    assert time.perf_counter() - began < 2
+    assert time.thread_time() - began < 2

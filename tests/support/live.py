@@ -10,11 +10,14 @@ from urllib.parse import quote
 from asgiref.testing import ApplicationCommunicator
 from channels.routing import URLRouter
 
+from turns import bounds
 from turns.routing import websocket_urlpatterns
 
 Frame = dict[str, Any]
 application = URLRouter(websocket_urlpatterns)
-FRAME_SECONDS = 10.0
+FRAME_SECONDS = 60.0
+# The slow poll, and time to read on a busy machine; below a lease.
+REPAIRED_SECONDS = bounds.SLOW_POLL_SECONDS + 10
 
 
 class Shown:

@@ -247,7 +247,7 @@ async def test_an_error_of_our_own_ends_the_job_as_internal(model: Simulator) ->
 async def test_a_job_past_its_deadline_says_how_far_it_came(model: Simulator) -> None:
     model.script(counting(1), stalled("And now", gate="never"))
     async with serving_jobs(model.base_url, Counter().tool) as runtime:
-        job = await in_thread(lambda: WorkJobFactory.create(wall_clock_seconds=2))
+        job = await in_thread(lambda: WorkJobFactory.create(wall_clock_seconds=4))
         job = await runtime.serve(job)
     assert await ended(job) == ("budget_exhausted", "deadline_passed")
     assert ErrorCode.DEADLINE_PASSED.label in await told(job)

@@ -46,7 +46,7 @@ async def until_blocked(database_url: str) -> None:
                  WHERE datname = current_database()
                  AND application_name = 'holdfast live' AND wait_event_type = 'Lock'"""
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as look:
-        async with asyncio.timeout(4.0):
+        async with asyncio.timeout(60):
             while (await (await look.execute(waiting)).fetchone()) == (0,):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)  # time: look again
 

@@ -14,16 +14,13 @@ from pytest_django.fixtures import Settings
 
 from recovery.executor import in_thread
 from tests.factories import TurnFactory
-from tests.support.live import LiveClient
+from tests.support.live import REPAIRED_SECONDS, LiveClient
 from tests.turns.consumers.commits import write
-from turns import bounds
 from turns.models import ApiToken, Turn
 from turns.projection import Cursor
 from turns.transitions import delete_conversation
 
 pytestmark = pytest.mark.django_db(transaction=True)
-# The slow poll, and time to read on a busy machine; far below a lease.
-REPAIRED_SECONDS = bounds.SLOW_POLL_SECONDS + 1.5
 
 
 @pytest.mark.parametrize(

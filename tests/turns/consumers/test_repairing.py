@@ -12,14 +12,12 @@ from channels.layers import get_channel_layer
 from pytest_django.fixtures import Settings
 
 from recovery.executor import in_thread
-from tests.support.live import LiveClient, Shown
+from tests.support.live import REPAIRED_SECONDS, LiveClient, Shown
 from tests.turns.consumers.commits import write
-from turns import bounds, credentials, events, live
+from turns import credentials, events, live
 from turns.models import Turn
 
 pytestmark = pytest.mark.django_db(transaction=True)
-# The slow poll, and time to read on a busy machine; far below a lease.
-REPAIRED_SECONDS = bounds.SLOW_POLL_SECONDS + 1.5
 
 
 async def test_a_lost_hint_is_repaired_by_the_slow_poll(
