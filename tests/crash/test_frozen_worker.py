@@ -64,6 +64,7 @@ def test_a_frozen_worker_changes_nothing_when_it_wakes_and_fences_itself(
 
     worker.signal(signal.SIGCONT)
     wait_until(lambda: registered_anew(worker, runtime), "it registers anew")
+    wait_until(lambda: '"turn.fence_lost"' in worker.said(), "it lets go of the turn")
     assert worker.said().count('"runtime.fenced"') == 1
     assert worker.said().count('"turn.fence_lost"') == 1
     assert everything() == before

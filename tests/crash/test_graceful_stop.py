@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from recovery.bounds import DRAIN_SECONDS
 from recovery.models import RecoveryEvent
 from tests.factories import ConversationFactory
 from tests.simulators.client import Simulator
@@ -16,8 +17,6 @@ from tests.support.worker import WorkerStarter
 from turns.recovery import TurnRecovery
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-DRAIN_SECONDS = 20
 
 
 def test_sigterm_lets_short_turns_finish_and_interrupts_long_ones(
@@ -67,6 +66,6 @@ def test_sigterm_lets_short_turns_finish_and_interrupts_long_ones(
 def test_an_idle_worker_stops_within_seconds(start_worker: WorkerStarter) -> None:
     worker = start_worker()
     runtime = worker.runtime
-    assert worker.terminate() < 10
+    assert worker.terminate() < DRAIN_SECONDS
     runtime.refresh_from_db()
     assert runtime.stop_reason == "runtime_stopped"

@@ -45,7 +45,7 @@ def freeze(worker: Worker) -> None:
 def adopted_elsewhere(job: WorkJob, start_worker: WorkerStarter) -> Worker:
     """Bury the frozen worker and let another complete its job."""
     wait_until(lambda: WorkRecovery().run().adopted == 1, "the orphan is released")
-    living = start_worker(HOLDFAST_LEASE_SECONDS=LEASE_SECONDS)
+    living = start_worker()
     wait_until_job(job)
     require_job_terminal(job)
     assert (job.state, job.generation, job.attempts) == ("completed", 3, 2)

@@ -141,4 +141,4 @@ def test_what_does_not_come_to_an_end_in_time_is_cut_short(
 
 
 def test_an_idle_worker_stops_within_seconds(start_worker: WorkerStarter) -> None:
-    assert start_worker().terminate() < 10
+    assert start_worker().terminate() < DRAIN_SECONDS

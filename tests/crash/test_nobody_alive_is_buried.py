@@ -221,6 +221,8 @@ def test_a_long_hold_of_the_interpreter_kills_nobody(
         return Turn.objects.filter(pk=turn.pk, finished_at__isnull=False).exists()
 
     wait_until(ended, "the turn has ended")
+    wait_until(lambda: worker.runtime.renewed_at != renewals[-1], "a renewal after the hold")
+    renewals.append(worker.runtime.renewed_at)
     longest = max(later - earlier for earlier, later in pairwise(renewals))
     assert longest.total_seconds() > held_seconds - 1
     wait_until_ended(turn)
