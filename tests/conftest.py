@@ -19,6 +19,7 @@ from config.celery import app as celery_app
 from config.settings import hint_scope
 from tests.environment import RUN
 from tests.support import databases
+from tests.support.waiting import untimed
 
 
 def _point_django_at(name: str) -> None:
@@ -50,7 +51,7 @@ def _migrated_template() -> str:
 @pytest.fixture(scope="session")
 def migrated_template(django_db_blocker: DjangoDbBlocker) -> str:
     """Return the name of a migrated database to clone; nobody may connect to it."""
-    with django_db_blocker.unblock():
+    with untimed(), django_db_blocker.unblock():
         return _migrated_template()
 
 

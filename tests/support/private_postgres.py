@@ -20,6 +20,7 @@ from django.db import connections
 
 from config.embedded.paths import ROOT_STATE
 from config.embedded.postgres import Postgres
+from tests.support.waiting import untimed
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DATABASE: Final = "holdfast"
@@ -39,13 +40,14 @@ def private_postgres(folder: Path) -> Iterator[Postgres]:
     )
     server.start()
     try:
-        server.create_database(DATABASE)
-        subprocess.run(
-            [sys.executable, "manage.py", "migrate", "--skip-checks", "--verbosity", "0"],
-            cwd=ROOT,
-            env={**os.environ, "DATABASE_URL": server.url(DATABASE)},
-            check=True,
-        )
+        with untimed():
+            server.create_database(DATABASE)
+            subprocess.run(
+                [sys.executable, "manage.py", "migrate", "--skip-checks", "--verbosity", "0"],
+                cwd=ROOT,
+                env={**os.environ, "DATABASE_URL": server.url(DATABASE)},
+                check=True,
+            )
         yield server
     finally:
         server.stop()
