@@ -18,7 +18,8 @@ from config.embedded.stack import cluster
 from tests.support.installation import Installation, alive, descendants
 from tests.support.waiting import wait_until
 
-GONE_SECONDS = 2.0
+# Two on an idle machine. One that nobody ended would stay for ever.
+GONE_SECONDS = 15.0
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_a_moved_home_keeps_its_data_and_a_deleted_one_starts_afresh(
         shutil.rmtree(old, ignore_errors=True)
 
 
-def test_killing_the_supervisor_leaves_nothing_after_two_seconds(
+def test_killing_the_supervisor_leaves_nothing_after_seconds(
     installation: Installation,
 ) -> None:
     address = installation.start()

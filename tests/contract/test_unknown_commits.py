@@ -14,7 +14,7 @@ from recovery.executor import THREADS, in_thread
 from tests.factories import ConversationFactory, WebhookAddressFactory
 from tests.simulators.client import Simulator
 from tests.simulators.responses_wire import answer, tool_calls
-from tests.support.pgproxy import Proxy, When, proxy
+from tests.support.pgproxy import PATIENT, Proxy, When, proxy
 from tests.support.serving import provider_steps, serving, tool_steps
 from tests.support.turns import require_terminal, text_of
 from tests.support.waiting import wait_until
@@ -37,13 +37,18 @@ TRANSITIONS = [
 def lossy(transactional_db: None) -> Iterator[Proxy]:
     """Put a proxy between this process and its database."""
     settings = connections["default"].settings_dict
-    address = settings["HOST"], settings["PORT"]
+    before = dict(settings)
+    options = f"{settings['OPTIONS'].get('options', '')} {PATIENT}"
     with proxy(settings["HOST"], int(settings["PORT"])) as between:
-        settings["HOST"], settings["PORT"] = "127.0.0.1", str(between.port)
+        settings.update(
+            HOST="127.0.0.1",
+            PORT=str(between.port),
+            OPTIONS={**settings["OPTIONS"], "options": options},
+        )
         try:
             yield between
         finally:
-            settings["HOST"], settings["PORT"] = address
+            settings.update(before)
             connection.close()
 
 
@@ -52,7 +57,7 @@ async def reopen_connections() -> None:
     barrier = threading.Barrier(THREADS)
 
     def close() -> None:
-        barrier.wait(10)
+        barrier.wait(60)
         connection.close()
 
     await asyncio.gather(*(in_thread(close) for _ in range(THREADS)))
@@ -70,8 +75,8 @@ def let_arrive_once_asked_again(lossy: Proxy) -> None:
             return bool(cursor.fetchone()[0])
 
     try:
-        assert lossy.lost.wait(10)
-        wait_until(waiting, "the second attempt waits", seconds=10)
+        assert lossy.lost.wait(60)
+        wait_until(waiting, "the second attempt waits")
     finally:
         lossy.let_arrive()
         connection.close()

@@ -52,7 +52,7 @@ async def open_every_session() -> None:
     barrier = threading.Barrier(THREADS)
 
     def ensure() -> None:
-        barrier.wait(10)
+        barrier.wait(60)
         connection.ensure_connection()
 
     await asyncio.gather(*(in_thread(ensure) for _ in range(THREADS)))

@@ -27,7 +27,7 @@ async def test_calls_run_side_by_side_on_eight_connections() -> None:
     together = threading.Barrier(THREADS)
 
     def meet() -> int:
-        together.wait(20)
+        together.wait(60)
         return backend()
 
     first = await asyncio.gather(*(in_thread(meet) for _ in range(THREADS)))

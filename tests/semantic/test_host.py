@@ -254,11 +254,11 @@ def test_draining_finishes_the_batch_under_way_and_claims_no_other(
     held = Held()
     embedder.script = [held]
     first, second = said("one", "two")
-    assert held.reached.wait(10)
+    assert held.reached.wait(60)
     draining = threading.Thread(target=host.drain, args=[time.monotonic() + 10])
     draining.start()
     held.released.set()
-    draining.join(10)
+    draining.join(60)
     assert not draining.is_alive()
     assert job_of(first).state == "completed"
     assert (job_of(second).state, job_of(second).attempts) == ("queued", 0)
@@ -273,7 +273,7 @@ def test_a_batch_that_does_not_end_by_the_deadline_is_left_to_its_lease(
     held = Held()
     embedder.script = [held]
     said("one")
-    assert held.reached.wait(10)
+    assert held.reached.wait(60)
     host.drain(time.monotonic() + 0.2)
     assert not host._thread.is_alive()
     job = SemanticJob.objects.get()

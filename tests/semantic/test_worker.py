@@ -313,7 +313,7 @@ def test_a_message_edited_in_mid_call_gets_the_vector_of_what_it_says_now() -> N
     result: list[Drained] = []
     passing = threading.Thread(target=lambda: result.append(drained(embedder)))
     passing.start()
-    assert held.reached.wait(10)
+    assert held.reached.wait(60)
     message.text, message.digest = "new", "sha256:new"
     with connection.cursor() as cursor:
         cursor.execute(
@@ -322,7 +322,7 @@ def test_a_message_edited_in_mid_call_gets_the_vector_of_what_it_says_now() -> N
             [message.pk],
         )
     held.released.set()
-    passing.join(10)
+    passing.join(60)
     assert result[0].invalidated == 1
     assert result[0].completed == 1, "the same pass takes up the new job"
     assert list(Embedding.objects.get().vector) == pytest.approx(vector_of("new"))
@@ -337,10 +337,10 @@ def test_a_stopped_worker_finishes_its_batch_and_claims_no_other() -> None:
     result: list[Drained] = []
     passing = threading.Thread(target=lambda: result.append(asyncio.run(worker.drain())))
     passing.start()
-    assert held.reached.wait(10)
+    assert held.reached.wait(60)
     worker.stop_claiming()
     held.released.set()
-    passing.join(10)
+    passing.join(60)
     assert result == [Drained(completed=1)]
     assert states() == [("completed", "", 1), ("queued", "", 0)]
 
@@ -356,7 +356,7 @@ def test_a_batch_is_embedded_while_the_one_before_is_stored(
     stored, persist = threading.Event(), transitions.persist
 
     def late(*arguments: object) -> object:
-        assert stored.wait(10)
+        assert stored.wait(60)
         return persist(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(transitions, "persist", late)
@@ -367,5 +367,5 @@ def test_a_batch_is_embedded_while_the_one_before_is_stored(
     running = SemanticJob.objects.filter(state="running")
     wait_until(lambda: running.count() == 3, "the third is claimed")
     stored.set()
-    passing.join(10)
+    passing.join(60)
     assert result == [Drained(completed=3)]

@@ -18,7 +18,7 @@ from turns.providers.sse import EventDecoder
 
 
 def post(service: Simulator, key: str = "", body: str = "{}") -> int:
-    connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=60)
     try:
         connection.request("POST", "/hook", body, {"Idempotency-Key": key} if key else {})
         response = connection.getresponse()
@@ -81,7 +81,7 @@ def test_embeddings_are_what_the_vendors_own_client_expects() -> None:
 @pytest.mark.parametrize(("kind", "wire"), [("responses", "completed"), ("chat", "[DONE]")])
 def test_a_provider_in_a_process_answers_without_a_script(kind: str, wire: str) -> None:
     with as_process(kind) as service:
-        connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=60)
         connection.request("POST", "/v1/anything", "{}")
         body = connection.getresponse().read()
         connection.close()

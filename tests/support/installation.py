@@ -66,7 +66,7 @@ class Installation:
     def get(self, path: str) -> int:
         """Return the status of a page, 0 when nothing answers."""
         try:
-            with urllib.request.urlopen(self.address["url"] + path, timeout=5) as answer:
+            with urllib.request.urlopen(self.address["url"] + path, timeout=30) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code

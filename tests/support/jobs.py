@@ -71,7 +71,7 @@ def held_in_its_call(worker: Worker, sink: Simulator) -> WorkJob:
     return job
 
 
-def wait_until_job(job: WorkJob, *states: str, seconds: float = 30.0) -> WorkJob:
+def wait_until_job(job: WorkJob, *states: str, seconds: float = 60.0) -> WorkJob:
     """Return the job once it is in one of the states; without any, once it has ended."""
     wanted = states or tuple(sorted(WorkJob.LIFECYCLE.terminal))
     wait_until(

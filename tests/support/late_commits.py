@@ -15,8 +15,8 @@ def let_arrive_once_asked_again(lossy: Proxy, gates: Iterable[Gate]) -> None:
     """Let the lost attempt go on when the second waits behind it, and open the gates on which
     the first was held. Blocks; in a thread of its own."""
     try:
-        assert lossy.lost.wait(10)
-        wait_until(lambda: _waiting_for_locks() >= 2, "both wait", seconds=10)
+        assert lossy.lost.wait(60)
+        wait_until(lambda: _waiting_for_locks() >= 2, "both wait")
     finally:
         for each in gates:
             each.open()

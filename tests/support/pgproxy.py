@@ -15,8 +15,11 @@ from typing import Final, Literal
 
 When = Literal["before", "after", "late"]
 COMMIT: Final = b"COMMIT"
-# below the server's patience with a transaction that stands still
-LATE_SECONDS: Final = 4.0
+# below the server's patience, as PATIENT asks for it, with a transaction that stands still
+LATE_SECONDS: Final = 50.0
+# The server is to wait for locks, and for a transaction that stands still, as long as the
+# second attempt takes to come on a busy machine.
+PATIENT: Final = "-c idle_in_transaction_session_timeout=60s -c lock_timeout=60s"
 
 
 class Proxy:
@@ -128,9 +131,9 @@ def proxy(host: str, port: int) -> Iterator[Proxy]:
 
     thread = threading.Thread(target=main, name="pgproxy", daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield made
     finally:
         loop.call_soon_threadsafe(ending.set)
-        thread.join(10)
+        thread.join(60)

@@ -20,7 +20,7 @@ import psycopg
 from tests.support.runtimes import wait_until_unlocked
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-PATIENCE_SECONDS: Final = 40.0
+PATIENCE_SECONDS: Final = 60.0
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def ask(conversation: Conversation, text: str = "What is it?") -> Turn:
     return admit_turn(conversation.owner_id, conversation.pk, text).turn
 
 
-def wait_until_ended(turn: Turn, *, seconds: float = 30.0) -> Turn:
+def wait_until_ended(turn: Turn, *, seconds: float = 60.0) -> Turn:
     """Return the turn once it has ended."""
     wait_until(
         lambda: Turn.objects.filter(

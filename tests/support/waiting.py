@@ -11,7 +11,7 @@ from typing import Final
 LOOK_SECONDS: Final = 0.02
 
 
-def wait_until(happened: Callable[[], object], what: str, *, seconds: float = 30.0) -> None:
+def wait_until(happened: Callable[[], object], what: str, *, seconds: float = 60.0) -> None:
     """Return when `happened()` is true; fail naming `what` when it is not in time."""
     end = time.monotonic() + seconds
     while not happened():

@@ -183,7 +183,7 @@ async def test_a_close_that_nobody_waits_for_any_more_comes_to_its_end(
 
     def slowly(*arguments: Any, **options: Any) -> Facts:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return take_down(*arguments, **options)
 
     monkeypatch.setattr(worktrees, "take_down", slowly)
@@ -310,7 +310,7 @@ async def test_an_opening_that_a_cancel_cuts_short_leaves_nothing(
     def slowly(*arguments: Any, **options: Any) -> places.State:
         made = make(*arguments, **options)
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return made
 
     def running_job() -> WorkJob:
