@@ -37,14 +37,26 @@ class Lifecycle:
         if following not in self.moves[state]:
             raise IllegalTransition(f"{state} -> {following}")
 
-    def violation_sql(self) -> str:
-        """Return SQL that is true for a change of state that is not a legal move."""
+    def violation_sql(self, *, into: frozenset[str] | None = None) -> str:
+        """Return SQL that is true for a change of state that is not a legal move.
+
+        With `into` for an update that must leave the row in one of these states: then every
+        other state is none, and where all of them end the row it must have come from another.
+        """
         legal = " OR ".join(
             f"(OLD.state = '{state}' AND NEW.state IN ({_quoted(after)}))"
-            for state, after in sorted(self.moves.items())
-            if after
+            for state, after in sorted(self._moves_into(into))
         )
-        return f"OLD.state <> NEW.state AND NOT ({legal})"
+        illegal = f"NOT ({legal})" if legal else "true"
+        stays = into is None or not into <= self.terminal
+        return f"OLD.state <> NEW.state AND {illegal}" if stays else illegal
+
+    def _moves_into(self, into: frozenset[str] | None) -> list[tuple[str, frozenset[str]]]:
+        limited = [
+            (state, after if into is None else after & into)
+            for state, after in self.moves.items()
+        ]
+        return [(state, after) for state, after in limited if after]
 
 
 def _quoted(states: frozenset[str]) -> str:

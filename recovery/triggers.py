@@ -5,17 +5,15 @@ when it has nothing to say. An IntegrityError names the rule that was broken lik
 constraint does.
 
 A rule is a trigger of its own with the violation in its WHEN clause; or, for a table whose rows
-are moved one by one and often, one of the many that a `Judge` looks at. A CHECK and a WHEN are
-read and prepared anew by each statement, which for one row costs more than its update; what a
-function looks at is prepared once in a session. Where no column is set that a WHEN waits for it
-is copied all the same, by each statement that writes to its table.
+are moved one by one and often, one of the many of a judge (`recovery.judges`). A CHECK and a
+WHEN are read and prepared anew by each statement, which for one row costs more than its update.
+Where no column is set that a WHEN waits for it is copied all the same, by each statement that
+writes to its table.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Final
 
 import pgtrigger
@@ -110,89 +108,11 @@ class ConstantTrigger(pgtrigger.Trigger):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """A rule that needs another table: a row for which `when` is true breaks it where the query
-    `wants` finds nothing."""
-
-    when: str
-    wants: str
-
-
-# The name of each rule, and the SQL that is true where a row breaks it.
-Rules = Mapping[str, str | Lookup]
-
-
-class Judge(ConstantTrigger):
-    """One trigger that looks at each row written, by many rules: see `judges`.
-
-    The first rule that is broken is named; what has to be looked up comes last.
-    """
-
-    def __init__(
-        self, table: str, name: str, operation: pgtrigger.Operation, rules: Rules
-    ) -> None:
-        self.rules = tuple(rules)
-        wrong = {rule: sql for rule, sql in rules.items() if isinstance(sql, str)}
-        cases = " ".join(f"WHEN {sql} THEN '{table}_{rule}'" for rule, sql in wrong.items())
-        lookups = "".join(
-            f"""
-                IF {lookup.when} THEN
-                    IF NOT EXISTS ({lookup.wants}) THEN {refuse(f"{table}_{rule}")} END IF;
-                END IF;"""
-            for rule, lookup in rules.items()
-            if isinstance(lookup, Lookup)
-        )
-        super().__init__(
-            name=name,
-            when=pgtrigger.After,
-            operation=operation,
-            declare=[("broken", "text")],
-            # An expression is prepared anew in each transaction that comes to it: the one that
-            # finds the name only where a rule is broken.
-            func=f"""
-                IF {" OR ".join(f"({sql})" for sql in wrong.values())} THEN
-                    broken := CASE {cases} END;
-                    RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = broken,
-                        MESSAGE = broken;
-                END IF;{lookups}
-                RETURN NULL;
-            """,
-        )
-
-
-def judges(
-    table: str, rules: Rules, *, born: Rules, kept: Rules, of: Iterable[str]
-) -> list[Judge]:
-    """Return what judges the rows of a table, no rule oftener than it can be broken.
-
-    `rules` hold for whatever is written; those that compare with OLD are for an update alone.
-    `born` are for a new row, about columns that never change afterwards. `kept` are for an
-    update that sets one of the columns `of`, and say which of these never change: each is about
-    a change of one of them, or about their values alone.
-    """
-    columns = list(of)
-    rows = {rule: sql for rule, sql in rules.items() if "OLD." not in str(sql)}
-    for rule, sql in born.items():
-        unwatched = set(re.findall(r"NEW\.(\w+)", str(sql))) - set(columns)
-        assert not unwatched, f"{table}_{rule}: {unwatched} may change"  # noqa: S101  at import
-    return [
-        # triggers fire in the order of their names: this one speaks first, as a CHECK would
-        Judge(table, "abides_by_rules", pgtrigger.Update, rules),
-        Judge(table, "begins_by_rules", pgtrigger.Insert, {**rows, **born}),
-        Judge(
-            table,
-            "keeps_what_is_fixed",
-            pgtrigger.UpdateOf(*columns),  # type: ignore[no-untyped-call]
-            kept,
-        ),
-    ]
-
-
 def refuse_change(table: str, rule: str, columns: Iterable[str]) -> pgtrigger.Trigger:
-    """Return the trigger `rule` that refuses an update which changes any of `columns`."""
-    columns = list(columns)
-    return refuse_update(table, rule, changed(columns), of=columns)
+    """Return the trigger `rule` that refuses an update which changes any of `columns`, or the
+    id: by three updates two rows would be each other."""
+    fixed = list(dict.fromkeys(["id", *columns]))
+    return refuse_update(table, rule, changed(fixed), of=fixed)
 
 
 def changed(columns: Iterable[str]) -> str:
@@ -205,22 +125,7 @@ def in_states(row: str, states: Iterable[str]) -> str:
     return f"{row}.state IN ({', '.join(repr(str(state)) for state in sorted(states))})"
 
 
-def lifecycle_rules(
-    lifecycle: Lifecycle, *, silent: Iterable[str], spoken: Iterable[str]
-) -> dict[str, str]:
-    """Return for `judges` what `lifecycle_constraints` say."""
-    ended = in_states("NEW", lifecycle.terminal)
-    return {
-        "state_known": f"NOT {in_states('NEW', lifecycle.moves)}",
-        "ended_with_its_time": f"({ended}) <> (NEW.finished_at IS NOT NULL)",
-        "error_code_is_honest": (
-            f"({in_states('NEW', silent)} AND NEW.error_code <> '') "
-            f"OR ({in_states('NEW', spoken)} AND NEW.error_code = '')"
-        ),
-    }
-
-
-def owned_row_rules(lifecycle: Lifecycle, *, adopted: bool = False) -> dict[str, str]:
+def _owned_row_rules(lifecycle: Lifecycle, *, adopted: bool = False) -> dict[str, str]:
     """Return an owned row's rules about a change: fence, generation, legal moves, frozen end.
 
     A kind that is `adopted` loses its owner while it is open; that release takes a new
@@ -263,7 +168,7 @@ def owned_row_triggers(
     return [
         *(
             refuse_update(table, rule, violation, of=_ABOUT.get(rule, ()))
-            for rule, violation in owned_row_rules(lifecycle, adopted=adopted).items()
+            for rule, violation in _owned_row_rules(lifecycle, adopted=adopted).items()
         ),
         refuse_change(table, "admission_is_immutable", fixed),
     ]

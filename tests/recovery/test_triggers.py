@@ -15,7 +15,8 @@ from psycopg import errors
 from recovery import fences
 from recovery.database_errors import database_cause
 from recovery.fences import Fence
-from recovery.triggers import changed, judges
+from recovery.judges import judges
+from recovery.triggers import changed
 from tests.recovery.parcels import Label, Parcel, parcel, parcel_tables
 from tests.support.waiting import wait_until
 
@@ -384,10 +385,10 @@ def test_a_stale_fence_marks_nothing() -> None:
 
 
 def test_what_is_judged_in_a_new_row_alone_may_not_change_later() -> None:
-    born = {"address_bounded": "octet_length(NEW.address) > 9"}
+    fresh = {"address_bounded": "octet_length(NEW.address) > 9"}
     kept = {"address_is_fixed": changed(["address"])}
 
-    begins = judges("parcels_parcel", {}, born=born, kept=kept, of=["address"])[1]
+    begins = judges("parcels_parcel", fresh=fresh, moved={}, kept=kept, of=["address"])[1]
     assert begins.rules == ("address_bounded",)
-    with pytest.raises(AssertionError, match="address_bounded"):
-        judges("parcels_parcel", {}, born=born, kept={}, of=["owner"])
+    with pytest.raises(AssertionError, match="address"):
+        judges("parcels_parcel", fresh=fresh, moved={}, kept={}, of=["owner"])

@@ -225,6 +225,7 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("manifest", "moves", active, "state = 'building'"),
     ("manifest", "moves", retired, "state = 'active', finished_at = NULL, "
      "activated_at = now(), covered_at = now()"),
+    ("manifest", "identity_is_fixed", building, "id = -id"),
     ("manifest", "identity_is_fixed", active, "dimensions = 16"),
     ("manifest", "identity_is_fixed", building, "passage_prefix = 'passage: '"),
     ("manifest", "identity_is_fixed", building, "digest = 'another'"),
@@ -256,6 +257,7 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("semanticjob", "end_is_final", failed, "retry_at = NULL, error_code = 'internal_error'"),
     ("semanticjob", "end_is_final", given_up, "retry_at = now()"),
     ("semanticjob", "end_is_final", invalidated, "state = 'invalidated'"),
+    ("semanticjob", "identity_is_fixed", running, "id = -id"),
     ("semanticjob", "identity_is_fixed", running, "digest = 'another'"),
     ("semanticjob", "identity_is_fixed", queued, "round = 2"),
     ("semanticjob", "identity_is_fixed", queued, "conversation_id = conversation_id + 1"),

@@ -12,7 +12,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Model
 
 from recovery.constraints import violated_constraint
-from recovery.triggers import Judge
+from recovery.judges import Judge
 
 
 def declared_rules(app: str) -> set[str]:

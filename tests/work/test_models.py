@@ -125,6 +125,41 @@ def second_of_two_computers() -> Model:
     return make.ComputerFactory.create(person=first.person)
 
 
+def claim(generation: int = 1, **changes: str) -> str:
+    """Return the assignments of a claim, with these changed."""
+    return assigned(
+        {
+            "state": "'running'",
+            "generation": str(generation),
+            "write_mark": f"{generation}::bigint << 32",
+            "attempts": "attempts + 1",
+            "owner": "gen_random_uuid()",
+            "claim_token": "gen_random_uuid()",
+            "claimed_at": "now()",
+            "deadline_at": "now()",
+            **changes,
+        }
+    )
+
+
+def release(**changes: str) -> str:
+    """Return the assignments of the first release, with these changed."""
+    return assigned(
+        {
+            "state": "'queued'",
+            "generation": "2",
+            "write_mark": "2::bigint << 32",
+            "owner": "NULL",
+            "claim_token": "NULL",
+            **changes,
+        }
+    )
+
+
+def assigned(values: dict[str, str]) -> str:
+    return ", ".join(f"{column} = {value}" for column, value in values.items())
+
+
 KEY: Final = "00000000-0000-4000-8000-000000000000"
 END: Final = "finished_at = now()"
 LATER: Final = "queue_deadline_at = queue_deadline_at + interval '1 s'"
@@ -141,7 +176,7 @@ OTHER_CALL: Final = {
 
 # table, rule, a row, and what breaks the rule: assignments, or a whole statement
 BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
-    ("workjob", "state_known", running, "state = 'odd'"),
+    ("workjob", "moves", running, "state = 'odd'"),
     ("workjob", "ended_with_its_time", running, "state = 'completed'"),
     ("workjob", "ended_with_its_time", running, END),
     ("workjob", "error_code_is_honest", running, f"state = 'completed', {CODED}"),
@@ -149,11 +184,14 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("workjob", "error_code_is_honest", running, f"state = 'failed', {END}"),
     ("workjob", "error_code_is_honest", running, f"state = 'budget_exhausted', {END}"),
     ("workjob", "fence_presented", running, "write_mark = 1"),
-    ("workjob", "running_is_owned", queued, "state = 'running'"),
-    ("workjob", "running_is_owned", running, "deadline_at = NULL"),
-    ("workjob", "queued_is_free", running, "state = 'queued'"),
+    ("workjob", "running_is_owned", queued, claim(owner="NULL")),
+    ("workjob", "running_is_owned", queued, claim(claim_token="NULL")),
+    ("workjob", "running_is_owned", queued, claim(claimed_at="NULL")),
+    ("workjob", "running_is_owned", queued, claim(deadline_at="NULL")),
+    ("workjob", "queued_is_free", running, release(owner="owner")),
+    ("workjob", "queued_is_free", running, release(claim_token="claim_token")),
     ("workjob", "session_bounded", running, "acp_session_id = repeat('x', 513)"),
-    ("workjob", "releases_are_of_attempts", running, "planned_releases = 2"),
+    ("workjob", "releases_are_counted", running, "planned_releases = 1"),
     ("workjob", "one_per_client_key", second_of_two_jobs, another(
         WorkJob, client_key="'same'")),
     ("workjob", "kind_has_its_place", queued, another(WorkJob, host_id="'a-host'")),
@@ -192,22 +230,35 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("workjob", "generation", claimed_twice, "generation = 1, write_mark = 1::bigint << 32"),
     ("workjob", "generation", running, "generation = 3, write_mark = 3::bigint << 32"),
     ("workjob", "generation", running, "owner = gen_random_uuid()"),
-    ("workjob", "release_is_fenced", running,
-        "state = 'queued', owner = NULL, claim_token = NULL"),
+    ("workjob", "generation", running, "owner = NULL"),
+    ("workjob", "generation", running, "state = 'queued', owner = NULL, claim_token = NULL"),
+    ("workjob", "generation", running, f"state = 'failed', {CODED}, owner = NULL"),
     ("workjob", "moves", queued, f"state = 'completed', {END}"),
-    ("workjob", "moves", completed, f"state = 'interrupted', {CODED}"),
+    ("workjob", "moves", queued, "state = 'running'"),
+    ("workjob", "moves", running, "state = 'queued'"),
+    ("workjob", "moves", running, f"generation = 2, {MARK_2}, attempts = 2"),
+    ("workjob", "moves", running, f"generation = 2, {MARK_2}, "
+        "owner = gen_random_uuid(), claim_token = gen_random_uuid()"),
+    ("workjob", "moves", queued, "generation = 1, write_mark = 1::bigint << 32"),
+    ("workjob", "ended_with_its_time", running, release(finished_at="now()")),
+    ("workjob", "ended_with_its_time", queued, claim(finished_at="now()")),
+    ("workjob", "end_is_final", completed, f"state = 'interrupted', {CODED}"),
     ("workjob", "end_is_final", completed, "dispatch_count = 1"),
+    ("workjob", "dispatches_are_counted", queued, "dispatch_count = -1"),
+    ("workjob", "dispatches_are_counted", running, "dispatch_count = -1"),
     ("workjob", "admission_is_immutable", running, "prompt = 'another'"),
-    ("workjob", "deadline_is_fixed", running, "deadline_at = deadline_at + interval '1 s'"),
+    ("workjob", "deadline_is_fixed", running, release(deadline_at="NULL")),
+    ("workjob", "deadline_is_fixed", released, claim(3)),
+    ("workjob", "claim_keeps_its_times", running, "deadline_at = NULL"),
+    ("workjob", "claim_keeps_its_times", running, "deadline_at = deadline_at + interval '1 s'"),
+    ("workjob", "claim_keeps_its_times", running, "claimed_at = NULL"),
+    ("workjob", "claim_keeps_its_times", queued, "deadline_at = now()"),
     ("workjob", "claim_is_counted", running, "attempts = 0"),
     ("workjob", "claim_is_counted", running, "attempts = 2"),
-    ("workjob", "claim_is_counted", queued, "state = 'running', generation = 1, "
-        "write_mark = 1::bigint << 32, owner = gen_random_uuid(), "
-        "claim_token = gen_random_uuid(), claimed_at = now(), deadline_at = now()"),
+    ("workjob", "claim_is_counted", queued, claim(attempts="0")),
+    ("workjob", "claim_is_counted", queued, claim(attempts="2")),
+    ("workjob", "claim_is_counted", running, release(attempts="2")),
     ("workjob", "claim_keeps_its_token", running, "claim_token = gen_random_uuid()"),
-    ("workjob", "claim_is_counted", running, f"generation = 2, {MARK_2}, attempts = 2"),
-    ("workjob", "claim_is_counted", running, f"generation = 2, {MARK_2}, "
-        "owner = gen_random_uuid(), claim_token = gen_random_uuid()"),
     ("workjob", "claim_keeps_its_token", running, f"state = 'failed', {CODED}, "
         "claim_token = NULL"),
     ("workjob", "releases_are_counted", lambda: make.WorkJobFactory.create(
@@ -215,8 +266,8 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("workjob", "releases_are_counted", lambda: make.WorkJobFactory.create(
         running=True, attempts=2), "planned_releases = 1"),
     ("workjob", "releases_are_counted", lambda: make.WorkJobFactory.create(
-        running=True, attempts=3), f"state = 'queued', generation = 2, {MARK_2}, "
-        "owner = NULL, claim_token = NULL, planned_releases = 2"),
+        running=True, attempts=3), release(planned_releases="2")),
+    ("workjob", "releases_are_counted", queued, claim(planned_releases="1")),
     ("workjob", "checkpoint_is_the_owners", queued, "acp_session_id = 'session'"),
     ("workjob", "checkpoint_is_the_owners", released, "branch = 'another'"),
     ("workjob", "checkpoint_is_the_owners", completed, "base_commit = 'another'"),
@@ -230,30 +281,39 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("workjob", "queue_deadline_is_fixed", queued, f"{LATER}, state = 'running', "
         f"generation = 1, write_mark = 1::bigint << 32, attempts = 1, {CLAIMED}"),
     ("workjob", "cancel_is_final", cancelling, "cancel_requested_at = NULL"),
-    ("workjob", "claimed_on_its_host", coding, "state = 'running', generation = 1, "
-        "write_mark = 1::bigint << 32, owner = gen_random_uuid(), attempts = 1, "
-        "claim_token = gen_random_uuid(), claimed_at = now(), deadline_at = now()"),
-    ("workproviderstep", "state_known", step, "state = 'odd'"),
+    ("workjob", "claimed_on_its_host", coding, claim()),
+    ("workproviderstep", "moves", step, "state = 'odd'"),
+    ("workproviderstep", "moves", step, f"state = 'odd', {END}"),
+    ("workproviderstep", "ended_with_its_time", step, END),
     ("workproviderstep", "ended_with_its_time", step, "state = 'completed'"),
     ("workproviderstep", "error_code_is_honest", step, f"state = 'failed', {END}"),
     ("workproviderstep", "response_id_bounded", step, "response_id = repeat('x', 513)"),
     ("workproviderstep", "usage_bounded", step, "usage = to_jsonb(repeat('x', 17000))"),
     ("workproviderstep", "text_bounded", step, "text = repeat('x', 65537)"),
+    ("workproviderstep", "anomalies_counted", step, "anomaly_count = -1"),
     ("workproviderstep", "count_bounded", ended_step, another(
         WorkProviderStep, sequence="33")),
+    ("workproviderstep", "count_bounded", ended_step, another(
+        WorkProviderStep, sequence="-1")),
+    ("workproviderstep", "bytes_counted", ended_step, another(
+        WorkProviderStep, sequence="2", request_bytes="-1")),
     ("workproviderstep", "one_per_sequence", second_of_two_steps, "sequence = 1"),
     ("workproviderstep", "one_open_per_job", step, another(
         WorkProviderStep, sequence="2")),
-    ("workproviderstep", "moves", ended_step, f"state = 'interrupted', {CODED}"),
+    ("workproviderstep", "end_is_final", ended_step, f"state = 'interrupted', {CODED}"),
     ("workproviderstep", "end_is_final", ended_step, "text = 'late'"),
     ("workproviderstep", "identity_is_fixed", step, "generation = 2"),
-    ("workstep", "state_known", tool, "state = 'odd'"),
+    ("workstep", "moves", tool, "state = 'odd'"),
+    ("workstep", "moves", running_tool, f"state = 'odd', {END}"),
+    ("workstep", "moves", running_tool, "state = 'requested'"),
+    ("workstep", "ended_with_its_time", running_tool, END),
     ("workstep", "ended_with_its_time", tool, "state = 'cancelled'"),
     ("workstep", "error_code_is_honest", tool, f"state = 'unavailable', {END}"),
     ("workstep", "running_was_started", tool, "state = 'running'"),
     ("workstep", "arguments_bounded", tool, another(
         WorkStep, arguments="repeat('x', 65537)", **OTHER_CALL)),
     ("workstep", "result_bounded", tool, "result = repeat('x', 65537)"),
+    ("workstep", "result_bounded", tool, "result_bytes = -1"),
     ("workstep", "ids_bounded", tool, another(
         WorkStep, **{**OTHER_CALL, "name": "repeat('x', 129)"})),
     ("workstep", "ids_bounded", tool, another(
@@ -261,6 +321,8 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("workstep", "fence_presented", tool, "write_mark = 1"),
     ("workstep", "count_bounded", tool, another(
         WorkStep, **{**OTHER_CALL, "sequence": "129"})),
+    ("workstep", "count_bounded", tool, another(
+        WorkStep, **{**OTHER_CALL, "sequence": "-1"})),
     ("workstep", "one_per_call_id", second_of_two_tools, "call_id = 'same'"),
     ("workstep", "one_per_sequence", second_of_two_tools, "sequence = 1"),
     ("workstep", "invocation_key", second_of_two_tools, f"invocation_key = '{KEY}'"),
@@ -317,6 +379,9 @@ NEW_ROWS: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
         WorkStep, error_code="'x'", **OTHER_CALL)),
     ("workstep", "running_was_started", tool, another(
         WorkStep, state="'running'", **OTHER_CALL)),
+    ("workproviderstep", "anomalies_counted", ended_step, another(
+        WorkProviderStep, sequence="2", anomaly_count="-1")),
+    ("workstep", "result_bounded", tool, another(WorkStep, result_bytes="-1", **OTHER_CALL)),
     ("workstep", "result_bounded", tool, another(
         WorkStep, result="repeat('x', 65537)", **OTHER_CALL)),
     ("workstep", "fence_presented", tool, another(WorkStep, write_mark="1", **OTHER_CALL)),
@@ -415,7 +480,7 @@ def test_a_stale_save_of_a_whole_row_is_refused() -> None:
 
 
 def test_every_rule_of_the_tables_is_broken_here() -> None:
-    broken = {f"work_{table}_{rule}" for table, rule, _, _ in BREACHES}
+    broken = {f"work_{table}_{rule}" for table, rule, _, _ in [*BREACHES, *NEW_ROWS]}
     broken |= {f"work_{child}_child_fence" for child in CHILDREN}
     # for others to refer to, where two rows that break it break the primary key; and no rule
     broken |= {"work_computer_of_person", "work_workproviderstep_of_job"}

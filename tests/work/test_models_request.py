@@ -29,6 +29,7 @@ pytestmark = pytest.mark.django_db
 
 # Another value for each part of the request, in SQL.
 OTHERS: Final[dict[str, str]] = {
+    "id": "-id",
     "person_id": "person_id + 1",
     "conversation_id": "conversation_id + 1",
     "kind": "'computer'",

@@ -11,15 +11,11 @@ from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
 from recovery.constraints import error_code_field
+from recovery.judges import Branch, Lookup, Rules, ending_rules, fresh_rules, judges
 from recovery.models import Runtime
 from recovery.triggers import (
     FENCE_NOT_PRESENTED,
-    Lookup,
-    Rules,
     changed,
-    judges,
-    lifecycle_rules,
-    owned_row_rules,
     refuse_insert,
     refuse_update,
 )
@@ -29,8 +25,10 @@ from turns.models import Conversation
 from work import bounds, lifecycles
 from work.models.computers import Computer
 
-# The delegation request: who asked for what, and what was allowed then. It never changes.
+# The delegation request: who asked for what, and what was allowed then. It never changes, nor
+# does the row become another's.
 REQUEST: Final = (
+    "id",
     "person_id",
     "conversation_id",
     "kind",
@@ -56,8 +54,21 @@ CHECKPOINT: Final = ("acp_session_id", "acp_cursor", *WORKSPACE)
 _SESSION_BOUNDED: Final = (
     f"octet_length(NEW.acp_session_id) > {bounds.ACP_SESSION_ID_MAX_BYTES}"
 )
-# What a new job may not be: its request never changes, so it is judged once.
-_BORN: Final[Rules] = {
+_SILENT: Final = ("completed",)
+_SPOKEN: Final = ("failed", "interrupted", "budget_exhausted")
+# What a new job may not be: its request never changes, and what else is said here every move
+# keeps.
+_FRESH: Final[Rules] = {
+    **fresh_rules(lifecycles.JOB, silent=_SILENT, spoken=_SPOKEN),
+    "fence_presented": FENCE_NOT_PRESENTED,
+    "running_is_owned": """
+        NEW.state = 'running' AND (NEW.owner IS NULL OR NEW.claim_token IS NULL
+            OR NEW.deadline_at IS NULL OR NEW.claimed_at IS NULL OR NEW.generation < 1)""",
+    "queued_is_free": """
+        NEW.state = 'queued' AND (NEW.owner IS NOT NULL OR NEW.claim_token IS NOT NULL)""",
+    "releases_are_of_attempts": """
+        NEW.planned_releases < 0 OR NEW.planned_releases > NEW.attempts""",
+    "dispatches_are_counted": "NEW.dispatch_count < 0",
     "session_bounded": _SESSION_BOUNDED,
     "kind_has_its_place": """
         NOT (NEW.kind = 'deep_work' AND NEW.host_id = '' AND NEW.computer_id IS NULL
@@ -86,51 +97,71 @@ _BORN: Final[Rules] = {
                 AND NEW.authority ->> 'cwd' = NEW.cwd""",
     ),
 }
-# What a move of a job may not lead to, and what may not change in one.
-_RULES: Final[Rules] = {
-    **lifecycle_rules(
-        lifecycles.JOB,
-        silent=["completed"],
-        spoken=["failed", "interrupted", "budget_exhausted"],
-    ),
-    "fence_presented": FENCE_NOT_PRESENTED,
+# A job changes hands by a claim or a release, which take the next generation. The wall clock
+# starts with the first claim.
+_DEADLINE_MOVED: Final = (
+    "OLD.deadline_at IS NOT NULL AND OLD.deadline_at IS DISTINCT FROM NEW.deadline_at"
+)
+_CLAIMED: Final[Rules] = {
+    "moves": "OLD.state <> 'queued'",
     "running_is_owned": """
-        NEW.state = 'running' AND (NEW.owner IS NULL OR NEW.claim_token IS NULL
-            OR NEW.deadline_at IS NULL OR NEW.claimed_at IS NULL OR NEW.generation < 1)""",
-    "queued_is_free": """
-        NEW.state = 'queued' AND (NEW.owner IS NOT NULL OR NEW.claim_token IS NOT NULL)""",
-    "releases_are_of_attempts": """
-        NEW.planned_releases < 0 OR NEW.planned_releases > NEW.attempts
-            OR NEW.dispatch_count < 0""",
-    **owned_row_rules(lifecycles.JOB, adopted=True),
-    "deadline_is_fixed": (
-        "OLD.deadline_at IS NOT NULL AND OLD.deadline_at IS DISTINCT FROM NEW.deadline_at"
-    ),
-    # a job changes hands by a release and a claim, and by nothing else
-    "claim_is_counted": """
-        NEW.attempts - OLD.attempts <> (OLD.state = 'queued' AND NEW.state = 'running')::int
-            OR OLD.state = 'running' AND NEW.state = 'running'
-                AND NEW.generation <> OLD.generation""",
-    "claim_keeps_its_token": """
-        NEW.generation = OLD.generation AND NEW.claim_token IS DISTINCT FROM OLD.claim_token""",
-    "releases_are_counted": """
-        NEW.planned_releases - OLD.planned_releases
-            NOT BETWEEN 0 AND (OLD.state = 'running' AND NEW.state = 'queued')::int""",
+        NEW.owner IS NULL OR NEW.claim_token IS NULL OR NEW.deadline_at IS NULL
+            OR NEW.claimed_at IS NULL""",
+    "deadline_is_fixed": _DEADLINE_MOVED,
+    "claim_is_counted": "NEW.attempts <> OLD.attempts + 1",
+    "releases_are_counted": "NEW.planned_releases <> OLD.planned_releases",
     "claimed_on_its_host": Lookup(
-        when="NEW.host_id <> '' AND NEW.owner IS NOT NULL "
-        "AND OLD.owner IS DISTINCT FROM NEW.owner",
+        when="NEW.host_id <> ''",
         wants="""
             SELECT FROM recovery_runtime r
                 WHERE r.id = NEW.owner AND r.host_id = NEW.host_id""",
     ),
-    # looked at when the job is locked: a statement that waited for it saw what was before
-    "ends_whole": Lookup(
-        when="OLD.finished_at IS NULL AND NEW.finished_at IS NOT NULL",
-        wants="""
-            SELECT WHERE NOT EXISTS (SELECT FROM work_workstep s
-                    WHERE s.job_id = NEW.id AND s.state IN ('requested', 'running'))
-                AND NOT EXISTS (SELECT FROM work_workproviderstep p
-                    WHERE p.job_id = NEW.id AND p.state = 'started')""",
+}
+_RELEASED: Final[Rules] = {
+    "moves": "OLD.state <> 'running' OR NEW.state <> 'queued'",
+    "queued_is_free": "NEW.owner IS NOT NULL OR NEW.claim_token IS NOT NULL",
+    "deadline_is_fixed": _DEADLINE_MOVED,
+    "claim_is_counted": "NEW.attempts <> OLD.attempts",
+    "releases_are_counted": "NEW.planned_releases - OLD.planned_releases NOT BETWEEN 0 AND 1",
+}
+# Everything else leaves it in the same hands; an end does as well.
+_KEPT_IN_HAND: Final[Rules] = {
+    "fence": "NEW.write_mark = OLD.write_mark",
+    "generation": changed(["owner"]),
+    "claim_keeps_its_token": changed(["claim_token"]),
+    "claim_keeps_its_times": changed(["claimed_at", "deadline_at"]),
+    "claim_is_counted": changed(["attempts"]),
+    "releases_are_counted": changed(["planned_releases"]),
+    "ends": Branch(
+        "OLD.state = NEW.state",
+        then={"ended_with_its_time": "NEW.finished_at IS NOT NULL"},
+        otherwise={
+            **ending_rules(lifecycles.JOB, silent=_SILENT, spoken=_SPOKEN),
+            "ended_with_its_time": "NEW.finished_at IS NULL",
+            # looked at when the job is locked: a statement that waited for it saw what was
+            # before
+            "ends_whole": Lookup(
+                wants="""
+                    SELECT WHERE NOT EXISTS (SELECT FROM work_workstep s
+                            WHERE s.job_id = NEW.id AND s.state IN ('requested', 'running'))
+                        AND NOT EXISTS (SELECT FROM work_workproviderstep p
+                            WHERE p.job_id = NEW.id AND p.state = 'started')"""
+            ),
+        },
+    ),
+}
+_MOVED: Final[Rules] = {
+    "fence_presented": FENCE_NOT_PRESENTED,
+    "end_is_final": "OLD.finished_at IS NOT NULL",
+    "dispatches_are_counted": "NEW.dispatch_count < 0",
+    "hands": Branch(
+        "NEW.generation = OLD.generation",
+        then=_KEPT_IN_HAND,
+        otherwise={
+            "generation": "NEW.generation <> OLD.generation + 1",
+            "ended_with_its_time": "NEW.finished_at IS NOT NULL",
+            "claim": Branch("NEW.state = 'running'", then=_CLAIMED, otherwise=_RELEASED),
+        },
     ),
 }
 # What is written seldom, beside the moves.
@@ -314,8 +345,8 @@ class WorkJob(models.Model):
         triggers = [
             *judges(
                 "work_workjob",
-                _RULES,
-                born=_BORN,
+                fresh=_FRESH,
+                moved=_MOVED,
                 kept=_KEPT,
                 of=[*REQUEST, *CHECKPOINT, "cancel_requested_at"],
             ),

@@ -7,14 +7,13 @@ from typing import Final
 from django.db import models
 from django.db.models import Q
 
+from recovery.judges import Rules, fresh_rules, judges, move_rules
 from recovery.triggers import (
     FENCE_NOT_PRESENTED,
     ConstantTrigger,
     changed,
     child_fence,
     in_states,
-    judges,
-    lifecycle_rules,
     refuse_update,
 )
 from turns import bounds as turn_bounds
@@ -28,38 +27,39 @@ from turns.models.steps import (
 from work import bounds
 from work.models.jobs import WorkJob
 
-_PROVIDER_STEP_RULES: Final = {
-    **lifecycle_rules(
-        lifecycles.PROVIDER_STEP, silent=["completed"], spoken=["failed", "interrupted"]
-    ),
+_PROVIDER_STEP_SPOKEN: Final = ("failed", "interrupted")
+_PROVIDER_STEP_RULES: Final[Rules] = {
     "response_id_bounded": (
         f"octet_length(NEW.response_id) > {turn_bounds.PROVIDER_ID_MAX_BYTES}"
     ),
     "usage_bounded": f"octet_length(NEW.usage::text) > {turn_bounds.USAGE_MAX_BYTES}",
     "text_bounded": f"octet_length(NEW.text) > {bounds.RESPONSE_TEXT_MAX_BYTES}",
-    "moves": lifecycles.PROVIDER_STEP.violation_sql(),
-    "end_is_final": in_states("OLD", lifecycles.PROVIDER_STEP.terminal),
+    "anomalies_counted": "NEW.anomaly_count < 0",
 }
-_PROVIDER_STEP_BORN: Final = {
+_PROVIDER_STEP_FRESH: Final[Rules] = {
+    **fresh_rules(lifecycles.PROVIDER_STEP, silent=["completed"], spoken=_PROVIDER_STEP_SPOKEN),
+    **_PROVIDER_STEP_RULES,
     "count_bounded": f"NEW.sequence NOT BETWEEN 1 AND {bounds.PROVIDER_STEPS_PER_JOB}",
+    "bytes_counted": "NEW.request_bytes < 0",
 }
-_PROVIDER_STEP_FIXED: Final = ("job_id", "generation", *PROVIDER_STEP_IDENTITY)
-_STEP_RULES: Final = {
-    **lifecycle_rules(
-        lifecycles.TOOL_STEP,
-        silent=["succeeded"],
-        spoken=["failed", "refused", "unavailable", "interrupted"],
-    ),
+_PROVIDER_STEP_MOVED: Final[Rules] = {
+    **_PROVIDER_STEP_RULES,
+    **move_rules(lifecycles.PROVIDER_STEP, silent=["completed"], spoken=_PROVIDER_STEP_SPOKEN),
+}
+_PROVIDER_STEP_FIXED: Final = ("id", "job_id", "generation", *PROVIDER_STEP_IDENTITY)
+_STEP_SPOKEN: Final = ("failed", "refused", "unavailable", "interrupted")
+_STEP_RULES: Final[Rules] = {
     "running_was_started": (
         f"{in_states('NEW', ['running', 'succeeded'])} AND NEW.started_at IS NULL"
     ),
-    "result_bounded": f"octet_length(NEW.result) > {turn_bounds.TOOL_RESULT_MAX_BYTES}",
+    "result_bounded": f"""
+        octet_length(NEW.result) > {turn_bounds.TOOL_RESULT_MAX_BYTES}
+            OR NEW.result_bytes < 0""",
     "fence_presented": FENCE_NOT_PRESENTED,
-    "fence": "NEW.write_mark = OLD.write_mark",
-    "moves": lifecycles.TOOL_STEP.violation_sql(),
-    "end_is_final": in_states("OLD", lifecycles.TOOL_STEP.terminal),
 }
-_STEP_BORN: Final = {
+_STEP_FRESH: Final[Rules] = {
+    **fresh_rules(lifecycles.TOOL_STEP, silent=["succeeded"], spoken=_STEP_SPOKEN),
+    **_STEP_RULES,
     "arguments_bounded": (
         f"octet_length(NEW.arguments) > {turn_bounds.TOOL_ARGUMENTS_MAX_BYTES}"
     ),
@@ -69,7 +69,12 @@ _STEP_BORN: Final = {
             OR octet_length(NEW.name) > {turn_bounds.TOOL_NAME_MAX_BYTES}""",
     "count_bounded": f"NEW.sequence NOT BETWEEN 1 AND {bounds.TOOL_CALLS_HARD_STOP}",
 }
-_STEP_FIXED: Final = ("job_id", *TOOL_STEP_IDENTITY)
+_STEP_MOVED: Final[Rules] = {
+    **_STEP_RULES,
+    "fence": "NEW.write_mark = OLD.write_mark",
+    **move_rules(lifecycles.TOOL_STEP, silent=["succeeded"], spoken=_STEP_SPOKEN),
+}
+_STEP_FIXED: Final = ("id", "job_id", *TOOL_STEP_IDENTITY)
 
 
 class WorkProviderStep(ProviderStepFields):
@@ -82,6 +87,10 @@ class WorkProviderStep(ProviderStepFields):
     job = models.ForeignKey(
         WorkJob, on_delete=models.CASCADE, related_name="provider_steps", db_index=False
     )
+    # what is negative the rules refuse: a CHECK of each would be read by each statement
+    sequence = models.SmallIntegerField()
+    request_bytes = models.IntegerField()
+    anomaly_count = models.IntegerField(default=0)
     text = models.TextField(blank=True, default="")
 
     class Meta:
@@ -100,8 +109,8 @@ class WorkProviderStep(ProviderStepFields):
         triggers = [
             *judges(
                 "work_workproviderstep",
-                _PROVIDER_STEP_RULES,
-                born=_PROVIDER_STEP_BORN,
+                fresh=_PROVIDER_STEP_FRESH,
+                moved=_PROVIDER_STEP_MOVED,
                 kept={"identity_is_fixed": changed(_PROVIDER_STEP_FIXED)},
                 of=_PROVIDER_STEP_FIXED,
             ),
@@ -138,6 +147,9 @@ class WorkStep(ToolStepFields):
     provider_step = models.ForeignKey(
         WorkProviderStep, on_delete=models.CASCADE, related_name="steps", db_constraint=False
     )
+    # as those of a provider step
+    sequence = models.SmallIntegerField()
+    result_bytes = models.BigIntegerField(default=0)
     write_mark = models.BigIntegerField()
 
     class Meta:
@@ -152,8 +164,8 @@ class WorkStep(ToolStepFields):
         triggers = [
             *judges(
                 "work_workstep",
-                _STEP_RULES,
-                born=_STEP_BORN,
+                fresh=_STEP_FRESH,
+                moved=_STEP_MOVED,
                 kept={"identity_is_fixed": changed(_STEP_FIXED)},
                 of=_STEP_FIXED,
             ),
