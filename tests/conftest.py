@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from django.conf import settings
 from django.core.management import call_command
@@ -20,6 +21,12 @@ from config.settings import hint_scope
 from tests.environment import RUN
 from tests.support import databases
 from tests.support.waiting import untimed
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def _point_django_at(name: str) -> None:

@@ -75,7 +75,7 @@ def test_output_without_end_is_stopped_at_its_bound(ground: Ground) -> None:
 
 
 def test_a_program_that_does_not_end_is_ended(ground: Ground) -> None:
-    ended = ground.run(f"{DEAF}; echo here; while :; do :; done", timeout_seconds=0.5)
+    ended = ground.run(f"{DEAF}; echo here; while :; do :; done", timeout_seconds=3.0)
     assert ended.end == End.TIMEOUT
     assert text(ended) == "here\n"
     assert ground.running() == []
