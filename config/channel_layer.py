@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
@@ -275,37 +276,40 @@ class _Loop:
         await self._subscribed.wait()
 
     async def _read_all(self) -> None:
+        """Read for ever. Whatever goes wrong, the reader comes back: nobody would notice that
+        it had ended but by the slow poll."""
         delay = RECONNECT_FIRST_SECONDS
         while True:
+            began = time.monotonic()
             try:
-                connection = await connect()
-            except psycopg.Error as failure:
-                log.warning("hints.unreachable", retry_in_seconds=delay, exc_info=failure)
-                # A group may be joined meanwhile: its reader polls, and hints resume by
-                # themselves.
-                self._subscribed.set()
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, RECONNECT_MAX_SECONDS)
-                continue
-            try:
-                await connection.execute(f"LISTEN {PG_CHANNEL}")
-                self._subscribed.set()
-                delay = RECONNECT_FIRST_SECONDS
-                async for notification in connection.notifies():
+                await self._read()
+            except Exception as failure:  # this task's outermost loop
+                if time.monotonic() - began > RECONNECT_MAX_SECONDS:
+                    delay = RECONNECT_FIRST_SECONDS
+                log.warning("hints.connection_lost", retry_in_seconds=delay, exc_info=failure)
+            # A group may be joined meanwhile: its reader polls, and hints resume by themselves.
+            self._subscribed.set()
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, RECONNECT_MAX_SECONDS)
+
+    async def _read(self) -> None:
+        """Read until the connection is lost."""
+        connection = await connect()
+        try:
+            await connection.execute(f"LISTEN {PG_CHANNEL}")
+            self._subscribed.set()
+            async for notification in connection.notifies():
+                try:
                     self._deliver(notification.payload)
-            except psycopg.Error as failure:
-                log.warning("hints.connection_lost", exc_info=failure)
-            finally:
-                await _close(connection)
+                except Exception as failure:  # anybody may notify whatever they like
+                    log.warning("hints.dropped", reason="unreadable", exc_info=failure)
+        finally:
+            await _close(connection)
 
     def _deliver(self, payload: str) -> None:
-        try:
-            envelope = json.loads(payload)
-            sender, number = str(envelope["s"]), int(envelope["n"])
-            message = dict(envelope["m"])
-        except (ValueError, KeyError, TypeError):
-            log.warning("hints.dropped", reason="unreadable")
-            return
+        envelope = json.loads(payload)
+        sender, number = str(envelope["s"]), int(envelope["n"])
+        message = dict(envelope["m"])
         if self._seen.get(sender, 0) >= number:
             return
         self._seen[sender] = number

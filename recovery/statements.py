@@ -10,7 +10,9 @@ another was faster. `MOVED_SQL` then takes back what it wrote, and `run` returns
 from __future__ import annotations
 
 import re
+import secrets
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import count
@@ -50,8 +52,8 @@ _NO_SCANS: Final = b"""
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
     SET jit = off
 """
-# Names belong to a session of the server, which several of ours may come to share.
-_numbers: Final = count()
+# Of one session: a plan takes up to 200 kB of the server. What was not used for longest goes.
+PREPARED_MAX_ITEMS: Final = 64
 _PLACE: Final = re.compile(r"%(?:\((\w+)\)s|%)")
 
 
@@ -100,7 +102,11 @@ class _Session:
         self._cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
         self._values = Transformer(self._cursor)
         # by text and types: a small number travels as another type than a large one
-        self._names: dict[tuple[bytes, tuple[int, ...] | None], bytes] = {}
+        self._names: OrderedDict[tuple[bytes, tuple[int, ...] | None], bytes] = OrderedDict()
+        # Names belong to a session of the server. A pooler of which nobody told us gives one
+        # to several of ours, of other processes too: none of them may take another's statement.
+        self._prefix = secrets.token_hex(8)
+        self._numbers = count()
 
     def execute(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
         """Return the rows of a statement that is planned anew."""
@@ -117,7 +123,7 @@ class _Session:
         )
         result = self._sent(text, values)
         if result.status != ExecStatus.TUPLES_OK and _sqlstate(result) in _TO_PREPARE_ANEW:
-            self._names.pop((text, self._values.types), None)  # nothing was done
+            self._forget((text, self._values.types))  # nothing was done
             result = self._sent(text, values)
         if result.status != ExecStatus.TUPLES_OK:
             raise _error(result)
@@ -126,17 +132,27 @@ class _Session:
 
     def _sent(self, text: bytes, values: Sequence[Buffer | None]) -> PGresult:
         """Return what came of the statement, or of its preparation where that failed."""
-        types, formats = self._values.types, self._values.formats
+        key, formats = (text, self._values.types), self._values.formats
         libpq = self.driver.pgconn
-        name = self._names.get((text, types))
+        name = self._names.get(key)
         if name is None:
             libpq.exec_(_NO_SCANS)
-            name = b"holdfast_%d" % next(_numbers)
-            result = libpq.prepare(name, text, types)
+            name = f"holdfast_{self._prefix}_{next(self._numbers)}".encode()
+            result = libpq.prepare(name, text, self._values.types)
             if result.status != ExecStatus.COMMAND_OK:
                 return result
-            self._names[text, types] = name
+            self._names[key] = name
+            if len(self._names) > PREPARED_MAX_ITEMS:
+                self._forget(next(iter(self._names)))
+        else:
+            self._names.move_to_end(key)
         return libpq.exec_prepared(name, values, formats)  # type: ignore[arg-type]  # nulls
+
+    def _forget(self, key: tuple[bytes, tuple[int, ...] | None]) -> None:
+        """Prepare it anew when it is needed; the server forgets it, if it has not."""
+        name = self._names.pop(key, None)
+        if name is not None:
+            self.driver.pgconn.exec_(b"DEALLOCATE " + name)
 
 
 @cache

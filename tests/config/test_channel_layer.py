@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from typing import Final
 
 import psycopg
 import pytest
@@ -235,14 +236,26 @@ async def test_a_send_to_an_unreachable_database_fails_and_the_next_one_works(
         await layer.receive(channel)
 
 
+# each of them is JSON or nearly so, and breaks its reader in another place
+UNREADABLE: Final = (
+    "not json",
+    "[1]",
+    '{"s": "x", "n": 1}',
+    '{"s": "x", "n": Infinity, "m": {}}',
+    '{"s": "x", "n": 1, "g": [1], "m": {}}',
+    '{"s": "x", "n": 2, "c": {}, "m": {}}',
+    "[" * 7_000,
+)
+
+
+@pytest.mark.parametrize("payload", UNREADABLE, ids=range(len(UNREADABLE)))
 async def test_an_unreadable_notification_is_dropped(
-    layer: NotifyChannelLayer, database_url: str
+    layer: NotifyChannelLayer, database_url: str, payload: str
 ) -> None:
     channel = await layer.new_channel()
     await layer.group_add("live", channel)
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as raw:
-        await raw.execute("SELECT pg_notify('holdfast_hints', 'not json')")
-        await raw.execute("SELECT pg_notify('holdfast_hints', '[1]')")
+        await raw.execute("SELECT pg_notify('holdfast_hints', %s)", [payload])
     await layer.group_send("live", {"type": "hint"})
     async with asyncio.timeout(30):
         await layer.receive(channel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ from django.db import DataError, IntegrityError, OperationalError, connection, t
 from pytest_django import DjangoAssertNumQueries
 
 from recovery import statements
-from recovery.statements import MOVED_SQL, run, stored
+from recovery.statements import MOVED_SQL, PREPARED_MAX_ITEMS, run, stored
 from tests.factories import UserFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -149,6 +150,37 @@ def test_a_session_that_is_met_again_knows_its_statements_by_other_names(
     monkeypatch.delattr(statements._kept, "session")  # as after another connection's turn
 
     assert run("SELECT %(number)s::int", {"number": 2}) == [(2,)]
+
+
+def prepared() -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_prepared_statements WHERE NOT from_sql")
+        return {name for (name,) in cursor.fetchall()}
+
+
+def test_no_two_sessions_use_the_same_names() -> None:
+    """A pooler of which nobody told us gives one session of the server to several processes."""
+    seen: list[str] = []
+    for _ in range(2):
+        connection.close()
+        importlib.reload(statements)  # as in a process that starts
+        statements.run("SELECT %(number)s::int", {"number": 1})
+        seen += prepared()
+
+    assert len(set(seen)) == 2
+
+
+def test_a_session_keeps_so_many_statements_and_prepares_the_others_anew() -> None:
+    for extra in range(PREPARED_MAX_ITEMS + 10):
+        assert run(f"SELECT %(number)s::int + {extra}", {"number": 1}) == [(1 + extra,)]
+        assert run("SELECT %(often)s::int", {"often": 7}) == [(7,)]
+
+    assert len(prepared()) == PREPARED_MAX_ITEMS
+    kept = prepared()
+    assert run("SELECT %(often)s::int", {"often": 8}) == [(8,)]
+    assert prepared() == kept  # what is used often stays
+    assert run("SELECT %(number)s::int + 0", {"number": 2}) == [(2,)]
+    assert len(prepared()) == PREPARED_MAX_ITEMS
 
 
 def test_a_lost_server_is_told_as_such_and_the_next_session_goes_on() -> None:
