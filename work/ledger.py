@@ -86,6 +86,12 @@ class JobLedger:
         self._requests = requests
         self._is_winding_up = is_winding_up
         self._response_bytes = 0
+        self._saying: list[str] = []
+
+    @property
+    def said(self) -> str:
+        """What the response that is not stored yet has said so far."""
+        return "".join(self._saying).strip()
 
     def request(
         self, sequence: int, *, provider_api: str, offer_tools: bool
@@ -142,14 +148,16 @@ class JobLedger:
         return running if len(running) == len(steps) > 0 else None
 
     async def write(self, text: str) -> None:
-        """Count what one response says. It is kept whole, once the response has ended."""
+        """Hold what one response says. It is stored whole, once the response has ended."""
         self._response_bytes += len(text.encode())
         if self._response_bytes > self._limits.text_bytes:
             raise BoundExceeded(ErrorCode.RESPONSE_TOO_LARGE)
+        self._saying.append(text)
 
     async def flushed(self) -> None:
-        """Begin to count anew: the response has ended."""
+        """Begin anew: the response has ended."""
         self._response_bytes = 0
+        self._saying.clear()
 
     def _require_going_on(self) -> None:
         if self._is_winding_up():

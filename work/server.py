@@ -44,14 +44,12 @@ LIMITS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class JobEnding:
-    """How a job is to end, and what is known of the provider step that is still open; `said` is
-    the text of a response that was cut before its end."""
+    """How a job is to end, and what is known of the provider step that is still open."""
 
     state: WorkJob.State
     error_code: ErrorCode | None = None
     response_id: str | None = None
     usage: dict[str, int] | None = None
-    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +95,7 @@ class JobServer(RowServer[JobEnding]):
         self._asking = asking
         self._is_winding_up = False
         self._workspace: Workspace | None = None
+        self._ledger: JobLedger | None = None
 
     def cancel(self) -> None:
         """End the job as cancelled."""
@@ -173,7 +172,7 @@ class JobServer(RowServer[JobEnding]):
     ) -> Ending:
         """Let the model work until it has answered or cannot go on; store its answer."""
         tools = workspace.registry().without(JOB_TOOL_NAMES, ErrorCode.WORK_RECURSION_REFUSED)
-        ledger = JobLedger(
+        self._ledger = ledger = JobLedger(
             fence,
             job,
             requests=self._asking(job.kind, tools.schemas(), workspace.briefing),
@@ -238,7 +237,7 @@ class JobServer(RowServer[JobEnding]):
             error_code=ending.error_code,
             response_id=ending.response_id,
             usage=ending.usage,
-            said=ending.said,
+            said=self._ledger.said if self._ledger is not None else "",
         )
         job = await confirmed(finish, partial(_ended, fence))
         log.info("job.ended", job_id=job.pk, state=job.state, error_code=job.error_code or None)
@@ -257,15 +256,8 @@ def _as_said(ending: Ending) -> JobEnding:
     """Return the end of a job whose work did not come to its own end."""
     if ending.end == End.CANCELLED and ending.error_code is None:
         return _CANCELLED
-    is_cut = ending.error_code == ErrorCode.RESPONSE_INCOMPLETE
     # a service that gives its response up was not asked to by a person
-    return JobEnding(
-        WorkJob.State.FAILED,
-        ending.error_code,
-        ending.response_id,
-        ending.usage,
-        said=ending.response.text.strip() if is_cut and ending.response is not None else "",
-    )
+    return JobEnding(WorkJob.State.FAILED, ending.error_code, ending.response_id, ending.usage)
 
 
 def _ended(fence: Fence) -> WorkJob | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from recovery.errors import ErrorCode
 from recovery.executor import in_thread
 from tests.factories import WorkJobFactory
 from tests.simulators.client import Simulator
-from tests.simulators.replies import Reply, error_reply
+from tests.simulators.replies import Reply, close, error_reply, hold, reset
 from tests.simulators.responses_wire import Stream, answer, frames_reply, stalled, tool_calls
 from tests.support.job_serving import (
     Counter,
@@ -33,6 +34,7 @@ from turns.tools.registry import Registry
 from work.models import JobReport, JobReportMessage, WorkJob
 from work.requests import from_settings
 from work.tools import JOB_TOOL_NAMES
+from work.transitions import request_cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -184,7 +186,7 @@ FAILURES: dict[str, tuple[Reply, str]] = {
         frames_reply(*Stream().opening(), Stream().terminal("cancelled")),
         "provider_cancelled",
     ),
-    "too much": (answer("a" * 65_536, "b"), "response_too_large"),
+    "too much at once": (answer("a" * 65_537), "response_too_large"),
 }
 
 
@@ -204,22 +206,52 @@ async def test_a_model_that_fails_fails_the_job_with_an_honest_notice(
     assert "secret" not in "".join(capfd.readouterr())
 
 
-async def test_an_answer_that_was_cut_is_shown_as_far_as_it_came(model: Simulator) -> None:
+INCOMPLETE = Stream().terminal("incomplete", incomplete_details={"reason": "max_output_tokens"})
+CUTS: dict[str, tuple[Sequence[Any], str]] = {
+    "by its length": ([INCOMPLETE], "response_incomplete"),
+    "by an error": ([Stream().terminal("failed", error={"code": "x"})], "provider_failed"),
+    "by the end of the stream": ([], "truncated_stream"),
+    "by the end of the connection": ([close()], "truncated_stream"),
+    "by a reset of the connection": ([reset()], "truncated_stream"),
+    "by a limit of ours": (Stream().message("b" * 65_536), "response_too_large"),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+async def test_an_answer_that_was_cut_is_shown_as_far_as_it_came(
+    model: Simulator, cut: str
+) -> None:
+    rest, code = CUTS[cut]
     stream = Stream()
     model.script(
-        frames_reply(
-            *stream.opening(),
-            *stream.message("Once upon ", "a time"),
-            stream.terminal("incomplete", incomplete_details={"reason": "max_output_tokens"}),
-        )
+        frames_reply(*stream.opening(), *stream.message("Once upon ", "a time"), *rest)
     )
     async with serving_jobs(model.base_url) as runtime:
         job = await runtime.serve(await runtime.ask())
-    assert await ended(job) == ("failed", "response_incomplete")
-    label = ErrorCode.RESPONSE_INCOMPLETE.label
+    assert await ended(job) == ("failed", code)
+    label = ErrorCode(code).label
     assert await told(job) == (
         f"This job failed. {label}\n\nWhat it said last:\n\nOnce upon a time"
     )
+
+
+async def test_an_answer_that_was_cut_by_a_person_is_not_shown(model: Simulator) -> None:
+    """Not even where the service cuts it as well, after the person has."""
+    stream = Stream()
+    model.script(
+        frames_reply(
+            *stream.opening(), *stream.message("Once upon ", "a time"), hold("on"), INCOMPLETE
+        )
+    )
+    async with serving_jobs(model.base_url) as runtime:
+        job = await runtime.ask()
+        serving = asyncio.create_task(runtime.serve(job))
+        await asyncio.to_thread(model.wait_for_gate, "on")
+        await in_thread(request_cancel, job.person_id, job.pk)
+        model.release("on")
+        job = await serving
+    assert await ended(job) == ("cancelled", "cancelled")
+    assert "Once upon" not in await told(job)
 
 
 async def test_a_service_that_cannot_be_reached_fails_the_job() -> None:
@@ -252,6 +284,7 @@ async def test_a_job_past_its_deadline_says_how_far_it_came(model: Simulator) ->
     assert await ended(job) == ("budget_exhausted", "deadline_passed")
     assert ErrorCode.DEADLINE_PASSED.label in await told(job)
     assert "1 succeeded" in await told(job)
+    assert (await told(job)).endswith("What it said last:\n\nAnd now")
     await asyncio.to_thread(model.wait_for_disconnects)
 
 

@@ -165,10 +165,10 @@ def finish_job(
     """End the job for the claim that still holds it; return it as it is.
 
     A completed job shows its report as a message; every other end shows a notice, with what the
-    model has `said` where no row keeps it: a response that was cut before its end. Who knows
-    that there is a report says so by `reported`, and it is not asked for first. `usage` and
-    `response_id` belong to the provider step that is still open. Once a cancel was requested
-    every end is `cancelled`.
+    model has `said` where no row keeps it: a response that was cut before its end, but by a
+    person, who is told nothing more. Who knows that there is a report says so by `reported`, and
+    it is not asked for first. `usage` and `response_id` belong to the provider step that is
+    still open. Once a cancel was requested every end is `cancelled`.
 
     Raises:
         StaleFence: the job has ended, was released or claimed by another. Nothing was written.
@@ -253,7 +253,7 @@ def _finish(
     )
     revision = Conversation.objects.values_list("revision", flat=True)
     end_jobs(
-        [End(job.pk, state, code, said)],
+        [End(job.pk, state, code, "" if state == WorkJob.State.CANCELLED else said)],
         revisions={job.conversation_id: revision.get(pk=job.conversation_id)},
     )
     job.refresh_from_db()
@@ -289,7 +289,7 @@ def end_jobs(ends: Sequence[End], *, revisions: dict[int, int]) -> None:
     last_words = read_last_words(spoken)
     notices = [
         bounded_report(
-            notice(facts[end.pk], end.state, end.code, last_words.get(end.pk, end.said)),
+            notice(facts[end.pk], end.state, end.code, end.said or last_words.get(end.pk, "")),
             bounds.REPORT_MAX_BYTES,
         )
         for end in ends
