@@ -166,8 +166,8 @@ def finish_job(
 
     A completed job shows its report as a message; every other end shows a notice, with what the
     model has `said` where no row keeps it: a response that was cut before its end, but by a
-    person, who is told nothing more. Who knows that there is a report says so by `reported`, and
-    it is not asked for first. `usage` and `response_id` belong to the provider step that is
+    person, who is told nothing more. Who knows that there is a report says so by `reported`,
+    and it is not asked for first. `usage` and `response_id` belong to the provider step that is
     still open. Once a cancel was requested every end is `cancelled`.
 
     Raises:
