@@ -166,18 +166,28 @@ class Reader:
     # --- What makes it read ---
 
     async def _listen_for_ever(self) -> None:
-        layer = get_channel_layer()
         while True:
             try:
-                channel = await layer.new_channel()
-                await layer.group_add(events.GROUP, channel)
-                # what was announced before we listened is read now
-                self._hint(self._views)
-                while True:
-                    self._hint((await layer.receive(channel)).get("c", ()))
+                await self._listen()
             except Exception as error:  # the poll goes on without hints
                 log.warning("live.no_hints", exc_info=error)
                 await asyncio.sleep(LAYER_RETRY_SECONDS)
+
+    async def _listen(self) -> None:
+        """Listen until something goes wrong."""
+        layer = get_channel_layer()
+        channel = await layer.new_channel()
+        try:
+            await layer.group_add(events.GROUP, channel)
+            # what was announced before we listened is read now
+            self._hint(self._views)
+            while True:
+                self._hint((await layer.receive(channel)).get("c", ()))
+        except Exception:
+            # the next attempt has a channel of its own
+            with contextlib.suppress(Exception):
+                await layer.group_discard(events.GROUP, channel)
+            raise
 
     async def _poll_for_ever(self) -> None:
         while True:

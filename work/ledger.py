@@ -118,7 +118,7 @@ class JobLedger:
         self, step_id: int, response: Completed, calls: Sequence[RequestedCall]
     ) -> Sequence[WorkStep]:
         """Store what a response said and the calls it asked for."""
-        return transitions.complete_provider_step(
+        steps = transitions.complete_provider_step(
             self._fence,
             step_id,
             response_id=response.response_id,
@@ -127,6 +127,9 @@ class JobLedger:
             calls=calls,
             anomaly_count=response.anomalies,
         )
+        # a row keeps it now
+        self._saying.clear()
+        return steps
 
     def move_calls(
         self, ended: Sequence[CallOutcome], starting: Sequence[ToolStepFields]
@@ -155,9 +158,8 @@ class JobLedger:
         self._saying.append(text)
 
     async def flushed(self) -> None:
-        """Begin anew: the response has ended."""
+        """Begin to count anew: the response has ended."""
         self._response_bytes = 0
-        self._saying.clear()
 
     def _require_going_on(self) -> None:
         if self._is_winding_up():

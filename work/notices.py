@@ -39,9 +39,9 @@ _FACTS: Final = f"""
         FROM work_workstep WHERE job_id = j.id
     ) s WHERE j.id = ANY(%s::bigint[])
 """  # noqa: S608  a constant
-_LAST_WORDS: Final = """
+_LAST_WORDS: Final = r"""
     SELECT DISTINCT ON (job_id) job_id, text FROM work_workproviderstep
-    WHERE job_id = ANY(%s::bigint[]) AND text <> '' ORDER BY job_id, sequence DESC
+    WHERE job_id = ANY(%s::bigint[]) AND text ~ '\S' ORDER BY job_id, sequence DESC
 """
 
 

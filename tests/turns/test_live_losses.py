@@ -122,3 +122,26 @@ async def test_what_is_shown_in_the_end_is_what_is_stored(
         while client.shown.texts != expected:
             await client.next()
         await client.leave()
+
+
+async def test_a_reader_that_stumbles_over_a_hint_leaves_no_channel_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await live.stop()
+    monkeypatch.setattr(live, "LAYER_RETRY_SECONDS", 0.0)
+    layer, joined = get_channel_layer(), asyncio.Queue[str]()
+    join = layer.group_add
+
+    async def group_add(group: str, channel: str) -> None:
+        await join(group, channel)
+        joined.put_nowait(channel)
+
+    monkeypatch.setattr(layer, "group_add", group_add)
+    live.start()
+    async with asyncio.timeout(60):
+        await joined.get()
+        for _ in range(2):
+            await layer.group_send(events.GROUP, {"type": "hint", "c": 5})
+            newest = await joined.get()
+
+    assert layer._here().groups[events.GROUP] == {newest}

@@ -239,6 +239,9 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("note", "is_final", note, "id = -id"),
     ("note", "is_final", note, "text = 'something else'"),
     ("note", "invocation_key", second_of_two_notes, f"invocation_key = '{KEY}'"),
+    ("webhookaddress", "identity_is_fixed", address, "owner_id = owner_id + 1"),
+    ("apitoken", "identity_is_fixed", second_of_two_tokens, "user_id = user_id + 1"),
+    ("apitoken", "identity_is_fixed", second_of_two_tokens, "digest = 'another'"),
     ("webhookaddress", "url_bounded", address, "url = repeat('x', 2049)"),
     (
         "webhookaddress",

@@ -339,6 +339,8 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
         JobReport, kind="'notice'", text="''")),
     ("jobreport", "one_per_kind", notice_beside_a_result, another(JobReport)),
     ("jobreport", "is_final", report, "text = 'Something else.'"),
+    ("jobreportmessage", "identity_is_fixed", link, "message_id = message_id + 1"),
+    ("jobreportmessage", "identity_is_fixed", link, "report_id = report_id + 1"),
     ("jobreportmessage", "report_id", second_of_two_links,
         "report_id = (SELECT min(report_id) FROM work_jobreportmessage)"),
     ("jobreportmessage", "message_id", second_of_two_links,

@@ -235,6 +235,30 @@ async def test_an_answer_that_was_cut_is_shown_as_far_as_it_came(
     )
 
 
+async def test_an_answer_that_could_not_be_stored_is_shown(model: Simulator) -> None:
+    """Two calls have one id: the second response is refused as a whole, with its words."""
+    model.script(
+        tool_calls(("call_1", "count", "{}"), response_id="resp_1", text="First words."),
+        tool_calls(("call_1", "count", '{"a":1}'), response_id="resp_2", text="Second words."),
+    )
+    async with serving_jobs(model.base_url, Counter().tool) as runtime:
+        job = await runtime.serve(await runtime.ask())
+    assert await ended(job) == ("failed", "provider_call_id_conflict")
+    assert (await told(job)).endswith("What it said last:\n\nSecond words.")
+
+
+async def test_blank_words_do_not_hide_those_before_them(model: Simulator) -> None:
+    model.script(
+        counting(1, text="The answer is 42."), counting(2, text="\n\n"), stalled(gate="never")
+    )
+    async with serving_jobs(model.base_url, Counter().tool) as runtime:
+        job = await in_thread(lambda: WorkJobFactory.create(wall_clock_seconds=4))
+        job = await runtime.serve(job)
+    assert await ended(job) == ("budget_exhausted", "deadline_passed")
+    assert (await told(job)).endswith("What it said last:\n\nThe answer is 42.")
+    await asyncio.to_thread(model.wait_for_disconnects)
+
+
 async def test_an_answer_that_was_cut_by_a_person_is_not_shown(model: Simulator) -> None:
     """Not even where the service cuts it as well, after the person has."""
     stream = Stream()

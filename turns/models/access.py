@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from recovery.constraints import at_most
+from recovery.triggers import refuse_change
 from turns import bounds
 from turns.digests import DIGEST_CHARS
 
@@ -21,6 +22,11 @@ class ApiToken(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        triggers = [
+            refuse_change("turns_apitoken", "identity_is_fixed", ["user_id", "digest"]),
+        ]
 
     def __str__(self) -> str:
         return f"token {self.pk}"
@@ -45,6 +51,9 @@ class WebhookAddress(models.Model):
             models.UniqueConstraint(
                 fields=["owner", "url"], name="turns_webhookaddress_one_per_url"
             ),
+        ]
+        triggers = [
+            refuse_change("turns_webhookaddress", "identity_is_fixed", ["owner_id"]),
         ]
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from recovery.constraints import at_most
-from recovery.triggers import ConstantTrigger, child_fence, refuse
+from recovery.triggers import ConstantTrigger, child_fence, refuse, refuse_change
 from turns.digests import DIGEST_CHARS
 from turns.models import Message
 from work import bounds
@@ -80,6 +80,9 @@ class JobReportMessage(models.Model):
 
     class Meta:
         triggers = [
+            refuse_change(
+                "work_jobreportmessage", "identity_is_fixed", ["report_id", "message_id"]
+            ),
             pgtrigger.Trigger(
                 name="takes_its_report_along",
                 when=pgtrigger.After,
