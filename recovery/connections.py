@@ -7,12 +7,11 @@ the sessions it already has.
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Final
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from django.db import DEFAULT_DB_ALIAS, connection
+from django.db import connection
 from django.db import connections as databases
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -26,19 +25,6 @@ _name: str | None = None
 # By the driver's connection, not Django's wrapper: a session that is opened again has no name
 # yet.
 _named: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-_kept: Final = threading.local()
-
-
-def threads_own() -> BaseDatabaseWrapper:
-    """Return the database as this thread has it, for what is asked thousands of times a second.
-
-    `connections` finds by an exception that no event loop runs here, each time it is asked;
-    what it gives a thread stays the same.
-    """
-    database: BaseDatabaseWrapper | None = getattr(_kept, "database", None)
-    if database is None:
-        database = _kept.database = databases[DEFAULT_DB_ALIAS]
-    return database
 
 
 def application_name(role: str, runtime_id: UUID) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.models import Model
 from django.db.models.base import ModelState
 from psycopg.abc import Buffer
@@ -29,8 +29,6 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 from psycopg.types.datetime import TimestamptzLoader
-
-from recovery.connections import threads_own
 
 # one for each thread, as Django's sessions are
 _kept: Final = threading.local()
@@ -65,7 +63,7 @@ def run(statement: str, parameters: Mapping[str, Any], *, prepared: bool = True)
     that writes a batch is better planned each time, for the sizes that it and its tables have.
     Errors are Django's, as from its own cursors.
     """
-    database = threads_own()
+    database = connections[DEFAULT_DB_ALIAS]
     database.ensure_connection()
     database.validate_no_broken_transaction()
     session: _Session | None = getattr(_kept, "session", None)

@@ -19,8 +19,7 @@ from typing import Final
 
 import structlog
 from channels.layers import get_channel_layer
-
-from recovery.connections import threads_own
+from django.db import transaction
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +80,7 @@ def announce_many(conversation_ids: Iterable[int]) -> None:
 
 def announce_on_commit(conversation_id: int) -> None:
     """Tell it once the current transaction has committed; never if it rolls back."""
-    connection = threads_own()
+    connection = transaction.get_connection()
     if connection.in_atomic_block or not connection.autocommit:
         connection.on_commit(partial(announce, conversation_id), robust=True)
     else:

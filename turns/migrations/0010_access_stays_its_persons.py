@@ -11,6 +11,15 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        # taken back, a trigger leaves its function
+        migrations.RunSQL(
+            sql=migrations.RunSQL.noop,
+            reverse_sql="""
+                DROP FUNCTION
+                    pgtrigger_identity_is_fixed_1f2dc(),
+                    pgtrigger_identity_is_fixed_9de03()
+            """,
+        ),
         pgtrigger.migrations.AddTrigger(
             model_name='apitoken',
             trigger=pgtrigger.compiler.Trigger(name='identity_is_fixed', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD.id IS DISTINCT FROM NEW.id OR OLD.user_id IS DISTINCT FROM NEW.user_id OR OLD.digest IS DISTINCT FROM NEW.digest)', func="RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = 'turns_apitoken_identity_is_fixed', MESSAGE = 'turns_apitoken_identity_is_fixed';", hash='a88be3593dbff0a6d5628880af7e4d1509f3b650', operation='UPDATE OF "id", "user_id", "digest"', pgid='pgtrigger_identity_is_fixed_9de03', table='turns_apitoken', when='AFTER')),
