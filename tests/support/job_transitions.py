@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 
 from recovery.fences import Fence
 from recovery.models import Runtime
+from recovery.reports import RecoveryReport
 from tests.factories import RuntimeFactory, request_facts
 from turns.transitions import RequestedCall
 from work.models import WorkJob, WorkProviderStep, WorkStep
@@ -49,10 +50,15 @@ def bury_worker(job: WorkJob) -> None:
     )
 
 
+def recover() -> RecoveryReport:
+    """Settle the jobs of dead workers, and hint at what waits."""
+    return WorkRecovery().settle_orphans()
+
+
 def adopted(job: WorkJob) -> Fence:
     """Return the fence of who took the job over from its dead worker."""
     bury_worker(job)
-    WorkRecovery().settle_orphans()
+    recover()
     fence = claim_job(job.pk, owner=RuntimeFactory.create().pk)
     assert fence is not None
     return fence

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
-import pgtrigger
 import pytest
-from django.db import connection
-from django.db.models import Count, F
 from django.db.models.functions import Now
 
 from recovery.bounds import ADOPTION_ATTEMPTS
 from recovery.errors import StaleFence
-from recovery.models import RecoveryEvent, RecoveryFailure, Runtime
-from recovery.reports import RecoveryReport
+from recovery.models import RecoveryEvent, Runtime
 from recovery.runner import registered
-from recovery.switches import State, set_release
 from tests import factories as make
 from tests.factories import fence_of, request_facts
-from tests.support.job_transitions import adopted, bury_worker
+from tests.support.job_transitions import adopted, bury_worker, recover
 from tests.support.jobs import (
     calls_of,
     every_job_row,
@@ -29,11 +22,10 @@ from tests.support.jobs import (
     report_text,
     require_job_terminal,
 )
-from tests.support.rivals import gate
 from tests.support.runtimes import watch_database
 from turns.models import Conversation, Message
-from work.models import JobReport, WorkJob, WorkProviderStep
-from work.recovery import HINTS_PER_SECOND, WorkRecovery
+from work.models import WorkJob, WorkProviderStep
+from work.recovery import WorkRecovery
 from work.transitions import (
     claim_job,
     finish_job,
@@ -42,18 +34,6 @@ from work.transitions import (
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def hints(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The hints that would have gone to the broker."""
-    given: list[int] = []
-    monkeypatch.setattr("work.recovery.dispatch_job", given.append)
-    return given
-
-
-def recover() -> RecoveryReport:
-    return WorkRecovery().settle_orphans()
 
 
 def events() -> list[tuple[Any, ...]]:
@@ -229,39 +209,6 @@ def test_open_steps_end_or_wait_with_the_job() -> None:
     assert (asked.state, asked.error_code, asked.usage) == ("interrupted", "runtime_lost", None)
 
 
-def test_waiting_jobs_are_hinted_at_again(hints: list[int]) -> None:
-    due = make.WorkJobFactory.create(next_dispatch_at=Now())
-    make.WorkJobFactory.create()
-
-    report = recover()
-
-    assert (report.redispatched, hints) == (1, [due.pk])
-    due.refresh_from_db()
-    assert due.dispatch_count == 1
-
-
-def test_a_released_job_is_hinted_at_once_and_then_with_patience(hints: list[int]) -> None:
-    job = make.WorkJobFactory.create(orphaned=True)
-    recover()
-    recover()
-    assert hints == [job.pk]
-    WorkJob.objects.update(next_dispatch_at=Now(), write_mark=F("write_mark") + 1)
-    recover()
-    assert hints == [job.pk, job.pk]
-
-
-def test_while_work_is_disabled_orphans_are_released_and_nothing_is_hinted_again(
-    hints: list[int],
-) -> None:
-    make.WorkJobFactory.create(next_dispatch_at=Now())
-    make.WorkJobFactory.create(orphaned=True)
-    set_release("work", State.DISABLED)
-
-    report = recover()
-
-    assert (report.adopted, report.redispatched) == (1, 0)
-
-
 def test_several_jobs_of_one_conversation_are_settled_together() -> None:
     first = make.WorkJobFactory.create(orphaned=True)
     second = make.WorkJobFactory.create(
@@ -304,165 +251,3 @@ def test_the_sweep_settles_jobs_and_buries_first(hints: list[int]) -> None:
     job.refresh_from_db()
     assert job.state == "queued"
     assert events() == [(job.pk, "lease_expired", "adopted", "")]
-
-
-def test_of_many_jobs_that_wait_the_first_are_hinted_at(hints: list[int]) -> None:
-    """Workers look for the others; no pass takes them up again at once."""
-    jobs = make.WorkJobFactory.create_batch(HINTS_PER_SECOND + 1, next_dispatch_at=Now())
-
-    assert recover().redispatched == len(jobs)
-
-    assert hints == [job.pk for job in jobs[:HINTS_PER_SECOND]]
-    assert set(WorkJob.objects.values_list("dispatch_count", flat=True)) == {1}
-
-
-def test_batches_of_one_second_share_their_hints(
-    hints: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    second = 1_000.0
-    monkeypatch.setattr("work.recovery.time", SimpleNamespace(monotonic=lambda: second))
-    recovery = WorkRecovery()
-
-    recovery.dispatch(range(HINTS_PER_SECOND - 1))
-    recovery.dispatch(range(1_000, 2_000))
-    assert hints == [*range(HINTS_PER_SECOND - 1), 1_000]
-
-    second += 1
-    recovery.dispatch([2_000])
-    assert hints[-1] == 2_000
-
-
-def test_jobs_are_taken_up_by_their_age_whoever_had_them(hints: list[int]) -> None:
-    owners = [make.RuntimeFactory.create(lost=True) for _ in range(2)]
-    jobs = [make.WorkJobFactory.create(running=True, runtime=owners[n % 2]) for n in range(4)]
-
-    assert WorkRecovery().settle_orphans(limit=2).adopted == 2
-    recover()
-
-    assert hints == [job.pk for job in jobs]
-
-
-def test_a_job_in_a_held_conversation_is_left_and_holds_up_no_other(
-    hints: list[int], database_url: str
-) -> None:
-    left, other = make.WorkJobFactory.create_batch(2, orphaned=True)
-    held = "SELECT FROM turns_conversation WHERE id = %s FOR NO KEY UPDATE"
-
-    with gate(database_url, held, left.conversation_id):
-        report = recover()
-
-    assert (report.adopted, report.skipped, report.failed) == (1, 1, 0)
-    assert hints == [other.pk]
-    left.refresh_from_db()
-    assert left.state == "running"
-    assert recover().adopted == 1
-
-
-# --- many, and one that cannot be settled -----------------------------------------------------
-
-
-def poison(job: WorkJob) -> None:
-    """Make the job one that no recovery can settle, as a fault of its row would."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "CREATE OR REPLACE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE EXCEPTION 'the words of a person'; END $$"
-        )
-        cursor.execute(
-            "CREATE TRIGGER poison AFTER UPDATE ON work_workjob FOR EACH ROW "
-            f"WHEN (NEW.id = {job.pk}) EXECUTE FUNCTION poison()"
-        )
-
-
-@pytest.fixture
-def _antidote() -> Any:
-    yield
-    with connection.cursor() as cursor:
-        cursor.execute("DROP TRIGGER IF EXISTS poison ON work_workjob")
-        cursor.execute("DROP FUNCTION IF EXISTS poison")
-
-
-@pytest.mark.usefixtures("_antidote")
-def test_two_thousand_mixed_orphans_with_one_poison_row(hints: list[int]) -> None:
-    """failure H05, for jobs: the bad row is reported and counted, the others are settled"""
-    many_orphans(2_000)
-    good = WorkJob.objects.filter(attempts=1, cancel_requested_at=None, deadline_at__gt=Now())
-    bad = good.exclude(owner=WorkJob.objects.earliest("pk").owner).order_by("pk")[500]
-    poison(bad)
-
-    report = recover()
-
-    assert (report.examined, report.failed) == (2_000, 1)
-    assert (report.adopted, report.interrupted) == (999, 1_000)
-    assert not report.all_settled
-    failure = RecoveryFailure.objects.get()
-    assert (failure.row_id, failure.failed_count) == (bad.pk, 1)
-    assert "person" not in failure.reason
-    bad.refresh_from_db()
-    assert bad.state == "running"
-    ended = WorkJob.objects.filter(state__in=sorted(WorkJob.LIFECYCLE.terminal))
-    assert ended.count() == JobReport.objects.count() == Message.objects.count() == 1_000
-    assert dict(ended.values_list("error_code").annotate(n=Count("pk"))) == {
-        "cancelled": 400,
-        "adoption_attempts_exhausted": 400,
-        "deadline_passed": 200,
-    }
-    # of each second's the first; what is not hinted at is found by a look
-    assert HINTS_PER_SECOND <= len(hints) < 999
-    second = recover()
-    # on a slow machine what was released five seconds ago is hinted at again
-    assert (second.adopted, second.interrupted, second.failed) == (0, 0, 0)
-
-
-def many_orphans(count: int) -> None:
-    """Make jobs of dead workers: of ten, five to be adopted and five to end, with steps."""
-    owner: UUID = make.RuntimeFactory.create(lost=True).pk
-    person = make.UserFactory.create()
-    template = make.WorkJobFactory.create(running=True, person=person)
-    unqueued = pgtrigger.ignore("work.WorkJob:begins_queued")
-    with unqueued, connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO turns_conversation (owner_id, title, revision) "
-            "SELECT %s, '', 1 FROM generate_series(1, %s) RETURNING id",
-            [person.pk, count],
-        )
-        conversations = [pk for (pk,) in cursor.fetchall()]
-        cursor.execute(
-            """
-            INSERT INTO work_workjob SELECT (jsonb_populate_record(t, jsonb_build_object(
-                'id', nextval(pg_get_serial_sequence('work_workjob', 'id')),
-                'conversation_id', c.id, 'owner', %s, 'generation', 7, 'attempts',
-                CASE WHEN c.n %% 10 IN (5, 6) THEN 4 ELSE 1 END,
-                'write_mark', 7::bigint << 32,
-                'cancel_requested_at', CASE WHEN c.n %% 10 IN (7, 8) THEN now() END,
-                'deadline_at', now() + CASE c.n %% 10 WHEN 9 THEN interval '-1 h'
-                    ELSE interval '1 h' END))).*
-            FROM work_workjob t, unnest(%s::bigint[]) WITH ORDINALITY AS c(id, n)
-            WHERE t.id = %s RETURNING id
-            """,
-            [owner, conversations, template.pk],
-        )
-        jobs = sorted(pk for (pk,) in cursor.fetchall())
-        cursor.execute(
-            """
-            INSERT INTO work_workproviderstep (job_id, generation, sequence, state, error_code,
-                model, request_digest, request_bytes, offers_tools, anomaly_count, text,
-                finished_at)
-            SELECT id, 7, s, CASE s WHEN 1 THEN 'completed' ELSE 'started' END, '', 'm', 'd', 1,
-                true, 0, '', CASE s WHEN 1 THEN now() END
-            FROM unnest(%s::bigint[]) AS id, generate_series(1, 2) AS s
-            """,
-            [jobs],
-        )
-        cursor.execute(
-            """
-            INSERT INTO work_workstep (job_id, provider_step_id, generation, write_mark,
-                sequence, state, error_code, call_id, item_id, name, effect, arguments,
-                arguments_digest, invocation_key, result, result_digest, result_bytes,
-                started_at)
-            SELECT p.job_id, p.id, 7, 7::bigint << 32, s,
-                CASE s WHEN 1 THEN 'requested' ELSE 'running' END, '', 'call-' || s, '', 'tool',
-                'read', '', 'd', gen_random_uuid(), '', '', 0, CASE s WHEN 2 THEN now() END
-            FROM work_workproviderstep p, generate_series(1, 2) AS s WHERE p.state = 'completed'
-            """
-        )

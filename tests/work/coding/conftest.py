@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from pytest_django.fixtures import Settings
 from pytest_django.plugin import DjangoDbBlocker
 
-from tests.work.coding.repositories import PersonsRepository
+from tests.work.coding.repositories import PersonsRepository, job_in
+from work.coding.workspace import Workspace
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +38,13 @@ def repository(tmp_path: Path) -> PersonsRepository:
     repository = PersonsRepository(tmp_path / "project")
     repository.commit({"README.md": "hello\nworld\n", "src/app.py": "print('hello')\n"})
     return repository
+
+
+@pytest.fixture
+async def workspace(repository: PersonsRepository) -> AsyncIterator[Workspace]:
+    """The workspace of a job in that repository, which ignores some files and has a check."""
+    repository.commit({".gitignore": "*.log\nbuild/\n"})
+    job = job_in(repository.top, checks={"fails": ["/bin/sh", "-c", "echo wrong; exit 3"]})
+    workspace = await job.open()
+    yield workspace
+    await workspace.close()

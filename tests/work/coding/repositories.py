@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from recovery.errors import ErrorCode
 from recovery.fences import Fence
-from turns.tools.registry import Invocation, ToolFailed
+from turns.tools.registry import Invocation, State, ToolFailed
 from turns.tools.runner import Outcome, failure, invoke
 from work.coding.opening import open_workspace
 from work.coding.workspace import Workspace
@@ -136,6 +137,15 @@ def job_in(
         "checks": {name: list(words) for name, words in (checks or {}).items()},
     }
     return Job(pk, str(directory), authority)
+
+
+# how a call ends whose arguments are not what the tool takes
+WRONG: Final = (State.FAILED, ErrorCode.INVALID_TOOL_ARGUMENTS)
+
+
+def ended(outcome: Outcome) -> tuple[str, ErrorCode | None]:
+    """Return how a call ended."""
+    return outcome.state, outcome.error_code
 
 
 async def call(workspace: Workspace, name: str, /, **arguments: Any) -> Outcome:
