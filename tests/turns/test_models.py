@@ -51,6 +51,10 @@ def claimed_twice() -> Turn:
     return make.TurnFactory.create(running=True, generation=2, write_mark=claimed_mark(2))
 
 
+def queued_at_one() -> Turn:
+    return make.TurnFactory.create(generation=1, write_mark=claimed_mark(1))
+
+
 def completed() -> Turn:
     return make.TurnFactory.create(completed=True)
 
@@ -140,6 +144,22 @@ OPEN_ANOTHER_STEP: Final = """
 """
 END: Final = "finished_at = now()"
 CODED: Final = f"{END}, error_code = 'runtime_lost'"
+CLAIM: Final = {
+    "state": "'running'",
+    "generation": "1",
+    "write_mark": "1::bigint << 32",
+    "owner": "gen_random_uuid()",
+    "claim_token": "gen_random_uuid()",
+    "attempts": "attempts + 1",
+    "claimed_at": "now()",
+    "deadline_at": "now()",
+}
+
+
+def claim(**otherwise: str) -> str:
+    """Return the assignments of a claim, some of them other than they should be."""
+    return ", ".join(f"{name} = {value}" for name, value in {**CLAIM, **otherwise}.items())
+
 
 # table, rule, a row, and what breaks the rule: assignments, or a whole statement
 BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
@@ -174,6 +194,24 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("turn", "generation", claimed_twice, "generation = 1, write_mark = 1::bigint << 32"),
     ("turn", "generation", running, "generation = 3, write_mark = 3::bigint << 32"),
     ("turn", "generation", running, "owner = gen_random_uuid()"),
+    ("turn", "claim_is_counted", queued, claim(attempts="0")),
+    ("turn", "claim_is_counted", queued, claim(attempts="2")),
+    ("turn", "claim_is_counted", queued, claim(generation="2", write_mark="2::bigint << 32")),
+    ("turn", "claim_is_counted", queued_at_one, claim()),
+    ("turn", "claim_is_counted", queued, "attempts = 1"),
+    ("turn", "claim_is_counted", running, "attempts = 2"),
+    ("turn", "claim_is_counted", running, "generation = 2, write_mark = 2::bigint << 32"),
+    ("turn", "claim_is_counted", running, claim(generation="2", write_mark="2::bigint << 32")),
+    ("turn", "claim_is_counted", running, f"state = 'completed', {END}, attempts = 2"),
+    ("turn", "claim_is_fixed", queued, "claim_token = gen_random_uuid()"),
+    ("turn", "claim_is_fixed", queued, "owner = gen_random_uuid()"),
+    ("turn", "claim_is_fixed", queued, "deadline_at = now()"),
+    ("turn", "claim_is_fixed", running, "owner = gen_random_uuid()"),
+    ("turn", "claim_is_fixed", running, "claim_token = gen_random_uuid()"),
+    ("turn", "claim_is_fixed", running, "claimed_at = claimed_at - interval '1 s'"),
+    ("turn", "claim_is_fixed", running, "deadline_at = deadline_at + interval '1 s'"),
+    ("turn", "claim_is_fixed", running, f"state = 'completed', {END}, claim_token = NULL"),
+    ("turn", "claim_is_fixed", running, f"state = 'completed', {END}, owner = NULL"),
     ("turn", "moves", queued, f"state = 'completed', {END}"),
     ("turn", "moves", completed, f"state = 'interrupted', {CODED}"),
     ("turn", "end_is_final", completed, "late_bytes = 1"),
@@ -309,21 +347,16 @@ def test_a_child_of_another_generation_cannot_be_born(child: str, generation: in
 
 
 def test_a_full_save_of_a_stale_instance_is_refused() -> None:
-    """It passes any fence that it carries along; the generation, which would fall, stops it."""
+    """It passes any fence that it carries along; the generation, which would fall, stops it:
+    only a claim changes it."""
     stale = make.TurnFactory.create()
     with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE turns_turn SET state = 'running', generation = 1, "
-            "write_mark = 1::bigint << 32, owner = gen_random_uuid(), "
-            "claim_token = gen_random_uuid(), claimed_at = now(), deadline_at = now() "
-            "WHERE id = %s",
-            [stale.pk],
-        )
+        cursor.execute(f"UPDATE turns_turn SET {claim()} WHERE id = %s", [stale.pk])
 
     with pytest.raises(IntegrityError) as refused, transaction.atomic():
         stale.save()
 
-    assert violated_constraint(refused.value) in {"turns_turn_generation", "turns_turn_moves"}
+    assert violated_constraint(refused.value) == "turns_turn_claim_is_counted"
 
 
 def test_every_rule_of_the_tables_is_broken_here() -> None:

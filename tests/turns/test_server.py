@@ -10,7 +10,6 @@ from django.db.models.functions import Now
 
 from recovery.errors import ErrorCode
 from recovery.executor import in_thread
-from recovery.fences import claimed_mark
 from tests.factories import TurnFactory
 from tests.simulators.client import Simulator
 from tests.simulators.replies import Reply, close, error_reply, hold, json_reply, send
@@ -22,7 +21,7 @@ from tests.simulators.responses_wire import (
     stalled,
 )
 from tests.support.serving import Serving, provider_steps, receipt_of, serving
-from tests.support.turns import everything, require_terminal, text_of
+from tests.support.turns import claim_anew, everything, require_terminal, text_of
 from tests.support.waiting import wait_until
 from turns import bounds
 from turns.limits import Limits
@@ -264,11 +263,7 @@ async def test_a_stale_owner_that_goes_on_streaming_writes_nothing(
                 assert server.fence is not None
                 interrupt_own_turns([server.fence], ErrorCode.RUNTIME_LOST)
             else:
-                Turn.objects.filter(pk=turn.pk).update(
-                    generation=2,
-                    claim_token="00000000-0000-0000-0000-000000000000",
-                    write_mark=claimed_mark(2),
-                )
+                claim_anew(turn.pk)
             return everything()
 
         await asyncio.to_thread(

@@ -19,6 +19,7 @@ from psycopg import AsyncConnection
 
 from recovery.errors import ErrorCode, StaleFence
 from recovery.fences import Fence, claimed_mark, marked_by_row
+from tests.support.turns import claim_anew
 from turns import bounds, textlog
 from turns.limits import Limits
 from turns.models import Conversation, Message, TextChunk, Turn
@@ -172,18 +173,15 @@ async def test_a_stale_owner_cannot_write_text(change: str) -> None:
     fence, conversation_id = await in_database(running_turn)
 
     def overtake() -> None:
-        turn = Turn.objects.filter(pk=fence.pk)
         if change == "ended":
-            turn.update(
+            Turn.objects.filter(pk=fence.pk).update(
                 state="interrupted",
                 error_code="runtime_lost",
                 finished_at=Now(),
                 write_mark=marked_by_row(),
             )
         else:
-            turn.update(
-                generation=2, claim_token=uuid4(), owner=uuid4(), write_mark=claimed_mark(2)
-            )
+            claim_anew(fence.pk)
 
     async with text_log() as log:
         log.open(fence, conversation_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 import pgtrigger
@@ -16,10 +17,15 @@ from recovery.constraints import (
     lifecycle_constraints,
 )
 from recovery.models import Runtime
-from recovery.triggers import owned_row_triggers, refuse
+from recovery.triggers import changed, owned_row_triggers, refuse, refuse_update
 from turns import bounds, lifecycles
 from turns.digests import DIGEST_CHARS
 from turns.models.conversations import Conversation, Message
+
+# A turn is claimed once: what is broken off ends, and nobody takes it over.
+_CLAIMED: Final = "OLD.state = 'queued' AND NEW.state = 'running'"
+# Who claimed it, when, and until when: fixed from then on.
+_CLAIM: Final = ("owner", "claim_token", "claimed_at", "deadline_at")
 
 
 class TurnQuerySet(models.QuerySet["Turn"]):
@@ -52,8 +58,9 @@ class Turn(models.Model):
 
         queued -> running -> completed | failed | cancelled | interrupted
 
-    `limits` is what was allowed at admission. `deadline_at` is set by the claim. `late_bytes`
-    and `late_digest` count what a provider sent after a cancel, which is kept nowhere else.
+    `limits` is what was allowed at admission. The one claim sets `owner`, `claim_token`,
+    `claimed_at` and `deadline_at` for good. `late_bytes` and `late_digest` count what a
+    provider sent after a cancel, which is kept nowhere else.
     """
 
     class State(models.TextChoices):
@@ -169,6 +176,19 @@ class Turn(models.Model):
                     "created_at",
                     "queue_deadline_at",
                 ],
+            ),
+            refuse_update(
+                "turns_turn",
+                "claim_is_counted",
+                f"NEW.generation - OLD.generation <> ({_CLAIMED})::int "
+                f"OR NEW.attempts - OLD.attempts <> ({_CLAIMED})::int",
+                of=["state", "generation", "attempts"],
+            ),
+            refuse_update(
+                "turns_turn",
+                "claim_is_fixed",
+                f"NOT ({_CLAIMED}) AND ({changed(_CLAIM)})",
+                of=_CLAIM,
             ),
             # chunks have no foreign key (it costs 0.8 of the insert); nobody may orphan them
             pgtrigger.Trigger(
