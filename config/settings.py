@@ -143,13 +143,16 @@ def database(url: str) -> dict[str, object]:
     }
     if DATABASE_POOLED:
         # A transaction pooler hands each transaction to any session: no prepared statements,
-        # and the timeouts below belong to the role (docs/deployment.md).
+        # and what is below belongs to the role (docs/deployment.md).
         options["prepare_threshold"] = None
     else:
         # A process frozen inside a transaction must not hide a row behind SKIP LOCKED for long.
         options["options"] = (
             "-c idle_in_transaction_session_timeout=5s -c lock_timeout=5s"
             " -c statement_timeout=30s"
+            # A statement that waited for a lock looks at what it waited for, whatever level the
+            # database or the role begin with.
+            r" -c default_transaction_isolation=read\ committed"
         )
     if "options" in said and "options" in options:
         said["options"] = f"{options['options']} {said['options']}"

@@ -6,3 +6,4 @@ CREATE DATABASE holdfast OWNER holdfast;
 ALTER ROLE holdfast SET idle_in_transaction_session_timeout = '5s';
 ALTER ROLE holdfast SET lock_timeout = '5s';
 ALTER ROLE holdfast SET statement_timeout = '30s';
+ALTER ROLE holdfast SET default_transaction_isolation = 'read committed';

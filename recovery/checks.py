@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.db import DatabaseError, connections
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
 from recovery import bounds, liveness
 
@@ -78,7 +79,7 @@ def settings_agree(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
             "hands a session lock to strangers.",
             "Set DIRECT_DATABASE_URL to the database itself, or HOLDFAST_LIVENESS=lease.",
         )
-    return [*found, *_sessions_end_within(lease)]
+    return [*found, *_sessions_end_within(lease), *_isolation_is_not_chosen()]
 
 
 def _sessions_end_within(lease_seconds: float) -> list[CheckMessage]:
@@ -98,6 +99,40 @@ def _sessions_end_within(lease_seconds: float) -> list[CheckMessage]:
             id="recovery.E007",
         )
     ]
+
+
+def _isolation_is_not_chosen() -> list[CheckMessage]:
+    """Return an error where Django is told to begin transactions at another isolation level."""
+    options: dict[str, Any] = connections["default"].settings_dict["OPTIONS"]
+    level = options.get("isolation_level", IsolationLevel.READ_COMMITTED)
+    return [] if level == IsolationLevel.READ_COMMITTED else [_snapshots_grow_old(8)]
+
+
+@register(Tags.database)
+def transactions_see_what_is_committed(
+    app_configs: Sequence[AppConfig] | None, *, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Return an error where the server begins transactions at another isolation level."""
+    del app_configs
+    if not databases or "default" not in databases:
+        return []
+    try:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT current_setting('default_transaction_isolation')")
+            [(level,)] = cursor.fetchall()
+    except DatabaseError:  # away: other checks say so
+        return []
+    return [] if level == "read committed" else [_snapshots_grow_old(9)]
+
+
+def _snapshots_grow_old(number: int) -> CheckMessage:
+    return Error(
+        "Transactions are not at READ COMMITTED: one that waited for a lock would not see what "
+        "it waited for.",
+        hint="Remove isolation_level from the OPTIONS of the database, and "
+        "default_transaction_isolation from DATABASE_URL, the role and the database.",
+        id=f"recovery.E{number:03}",
+    )
 
 
 @register(Tags.database)

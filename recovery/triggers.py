@@ -26,6 +26,12 @@ from recovery.lifecycles import Lifecycle
 # The mark lacks the row's generation: a stale writer.
 FENCE_NOT_PRESENTED: Final = f"NEW.generation <> NEW.write_mark >> {GENERATION_SHIFT_BITS}"
 
+# The transaction looks at what was committed before it began, and not at what its statement
+# waited for.
+SNAPSHOT_IS_OLDER: Final = (
+    "current_setting('transaction_isolation') IN ('repeatable read', 'serializable')"
+)
+
 
 def refuse(constraint: str) -> str:
     """Return a trigger body that fails as if the CHECK constraint `constraint` were

@@ -486,6 +486,8 @@ def test_every_rule_of_the_tables_is_broken_here() -> None:
     # for others to refer to, where two rows that break it break the primary key; and no rule
     broken |= {"work_computer_of_person", "work_workproviderstep_of_job"}
     broken |= {"work_jobreportmessage_takes_its_report_along"}
+    # by another session, whose level is said before its first statement (test_isolation)
+    broken |= {"work_workjob_ends_read_committed"}
 
     assert declared_rules("work") - broken == set()
 

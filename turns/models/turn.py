@@ -17,7 +17,13 @@ from recovery.constraints import (
     lifecycle_constraints,
 )
 from recovery.models import Runtime
-from recovery.triggers import changed, owned_row_triggers, refuse, refuse_update
+from recovery.triggers import (
+    SNAPSHOT_IS_OLDER,
+    changed,
+    owned_row_triggers,
+    refuse,
+    refuse_update,
+)
 from turns import bounds, lifecycles
 from turns.digests import DIGEST_CHARS
 from turns.models.conversations import Conversation, Message
@@ -201,6 +207,14 @@ class Turn(models.Model):
                     END IF;
                     RETURN NULL;
                 """,  # noqa: S608  a constant, no input
+            ),
+            # one that came since its snapshot was taken would not be seen there
+            pgtrigger.Trigger(
+                name="deleted_read_committed",
+                when=pgtrigger.After,
+                operation=pgtrigger.Delete,
+                condition=pgtrigger.Condition(SNAPSHOT_IS_OLDER),
+                func=refuse("turns_turn_deleted_read_committed"),
             ),
         ]
 

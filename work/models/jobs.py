@@ -15,6 +15,7 @@ from recovery.judges import Branch, Lookup, Rules, ending_rules, fresh_rules, ju
 from recovery.models import Runtime
 from recovery.triggers import (
     FENCE_NOT_PRESENTED,
+    SNAPSHOT_IS_OLDER,
     changed,
     refuse_insert,
     refuse_update,
@@ -138,6 +139,8 @@ _KEPT_IN_HAND: Final[Rules] = {
         otherwise={
             **ending_rules(lifecycles.JOB, silent=_SILENT, spoken=_SPOKEN),
             "ended_with_its_time": "NEW.finished_at IS NULL",
+            # what was begun since its snapshot was taken would not be seen below
+            "ends_read_committed": SNAPSHOT_IS_OLDER,
             # looked at when the job is locked: a statement that waited for it saw what was
             # before
             "ends_whole": Lookup(
