@@ -122,7 +122,7 @@ class JobServer(RowServer[JobEnding]):
         if ending is None:
             # before another may claim the job, nothing of ours works there any more
             await self._leave(ended=False)
-            await give_back([fence])
+            await give_back([fence], said={fence.pk: self._said})
             return fence
         await areach("job.finishing")
         await self._finish(fence, ending)
@@ -228,6 +228,11 @@ class JobServer(RowServer[JobEnding]):
             # The rows say how the job stands; the next host to start clears up.
             log.error("job.workspace_left", job_id=self.pk, exc_info=error)
 
+    @property
+    def _said(self) -> str:
+        """What the model said in an answer that was cut, where no row keeps it."""
+        return self._ledger.said if self._ledger is not None else ""
+
     async def _finish(self, fence: Fence, ending: JobEnding) -> None:
         finish = partial(
             transitions.finish_job,
@@ -237,15 +242,21 @@ class JobServer(RowServer[JobEnding]):
             error_code=ending.error_code,
             response_id=ending.response_id,
             usage=ending.usage,
-            said=self._ledger.said if self._ledger is not None else "",
+            said=self._said,
         )
         job = await confirmed(finish, partial(_ended, fence))
         log.info("job.ended", job_id=job.pk, state=job.state, error_code=job.error_code or None)
 
 
-async def give_back(fences: Sequence[Fence]) -> list[int]:
-    """Release what these claims still hold, for other workers; return the jobs that wait."""
-    released = await confirmed(partial(transitions.release_own_jobs, fences), lambda: None)
+async def give_back(
+    fences: Sequence[Fence], *, said: Mapping[int, str] | None = None
+) -> list[int]:
+    """Release what these claims still hold, for other workers; return the jobs that wait.
+
+    One that ends instead shows what its model has `said` last, where that is known.
+    """
+    release = partial(transitions.release_own_jobs, fences, said=said)
+    released = await confirmed(release, lambda: None)
     for pk in released:
         log.info("job.given_back", job_id=pk)
         dispatch_job(pk)

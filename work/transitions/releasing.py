@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -65,13 +65,17 @@ def release_jobs(ids: Sequence[int], code: ErrorCode, *, planned: bool = False) 
 
 
 @transaction.atomic(durable=True)
-def release_own_jobs(fences: Sequence[Fence]) -> list[int]:
+def release_own_jobs(
+    fences: Sequence[Fence], *, said: Mapping[int, str] | None = None
+) -> list[int]:
     """Give back what these claims still hold; return the ids of the jobs that wait again.
 
     For a runtime that stops. A planned release is not charged to the adoption attempts, and
     leaves the same event as one by recovery, so that a job's owners stay known. Past its own
-    bound, after a cancel, or once its time is over, the job ends instead.
+    bound, after a cancel, or once its time is over, the job ends instead; its notice shows, but
+    after a cancel, what its model has `said` (by job) where no row keeps it.
     """
+    words = said or {}
     asked: dict[str, list[int] | list[UUID]] = {
         "ids": [fence.pk for fence in fences],
         "generations": [fence.generation for fence in fences],
@@ -89,9 +93,11 @@ def release_own_jobs(fences: Sequence[Fence]) -> list[int]:
         if cancelled:
             ends.append(End(pk, WorkJob.State.CANCELLED, ErrorCode.CANCELLED))
         elif is_late:
-            ends.append(End(pk, WorkJob.State.BUDGET_EXHAUSTED, ErrorCode.DEADLINE_PASSED))
+            state, code = WorkJob.State.BUDGET_EXHAUSTED, ErrorCode.DEADLINE_PASSED
+            ends.append(End(pk, state, code, words.get(pk, "")))
         elif planned_releases >= PLANNED_RELEASES:
-            ends.append(End(pk, WorkJob.State.INTERRUPTED, ErrorCode.RUNTIME_STOPPED))
+            state, code = WorkJob.State.INTERRUPTED, ErrorCode.RUNTIME_STOPPED
+            ends.append(End(pk, state, code, words.get(pk, "")))
         else:
             released.append(pk)
             given_back.append(
