@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import pgtrigger
 import pytest
@@ -14,6 +14,7 @@ from recovery.constraints import violated_constraint
 from recovery.fences import claimed_mark
 from tests import factories as make
 from tests.support.rules import another, declared_rules, refusal_of, silence_other_triggers
+from tests.work.test_models_children import CHILDREN
 from work.models import JobReport, WorkJob, WorkProviderStep, WorkStep
 
 pytestmark = pytest.mark.django_db
@@ -388,12 +389,6 @@ NEW_ROWS: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
         WorkStep, result="repeat('x', 65537)", **OTHER_CALL)),
     ("workstep", "fence_presented", tool, another(WorkStep, write_mark="1", **OTHER_CALL)),
 ]  # fmt: skip
-CHILDREN: Final[dict[str, Any]] = {
-    "workproviderstep": make.WorkProviderStepFactory,
-    "workstep": make.WorkStepFactory,
-    "jobreport": make.JobReportFactory,
-}
-ENDS: Final = ("completed", "failed", "cancelled", "interrupted", "budget_exhausted")
 
 
 @pytest.mark.parametrize(
@@ -429,39 +424,6 @@ def test_a_row_is_not_born_as_it_may_not_become(
     sql = insert.format(pk=row().pk)
     silence_other_triggers(f"work_{table}", rule)
     assert refusal_of(sql) == f"work_{table}_{rule}"
-
-
-@pytest.mark.parametrize("child", CHILDREN)
-@pytest.mark.parametrize("parent", ["queued", "released", *ENDS])
-def test_a_child_cannot_be_born_under_a_job_that_does_not_run(child: str, parent: str) -> None:
-    job = make.WorkJobFactory.create(**({} if parent == "queued" else {parent: True}))
-    extra: dict[str, Any] = {}
-    if child == "workstep":
-        extra = {"provider_step": ended_step(), "sequence": 1}
-    if child == "jobreport" and parent in {"queued", "released"}:
-        # the notice of a job that nobody took up is written before it ends
-        make.JobReportFactory.create(job=job, notice=True)
-        return
-
-    with pytest.raises(IntegrityError) as refused, transaction.atomic():
-        CHILDREN[child].create(job=job, **extra)
-
-    assert violated_constraint(refused.value) == f"work_{child}_child_fence"
-
-
-@pytest.mark.parametrize("child", CHILDREN)
-@pytest.mark.parametrize("generation", [1, 3])
-def test_a_child_carries_the_generation_of_its_job(child: str, generation: int) -> None:
-    job = claimed_twice()
-    extra: dict[str, Any] = {}
-    if child == "workstep":
-        step = make.WorkProviderStepFactory.create(job=job, completed=True)
-        extra = {"provider_step": step}
-
-    with pytest.raises(IntegrityError) as refused, transaction.atomic():
-        CHILDREN[child].create(job=job, generation=generation, **extra)
-
-    assert violated_constraint(refused.value) == f"work_{child}_child_fence"
 
 
 def test_a_stale_save_of_a_whole_row_is_refused() -> None:
