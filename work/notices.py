@@ -13,6 +13,7 @@ from typing import Final
 from django.db import connection
 
 from recovery.arrays import array
+from recovery.blanks import has_words
 from recovery.errors import ErrorCode
 from work.models import WorkJob
 from work.projection import COMMIT
@@ -39,10 +40,10 @@ _FACTS: Final = f"""
         FROM work_workstep WHERE job_id = j.id
     ) s WHERE j.id = ANY(%s::bigint[])
 """  # noqa: S608  a constant
-_LAST_WORDS: Final = r"""
+_LAST_WORDS: Final = f"""
     SELECT DISTINCT ON (job_id) job_id, text FROM work_workproviderstep
-    WHERE job_id = ANY(%s::bigint[]) AND text ~ '\S' ORDER BY job_id, sequence DESC
-"""
+    WHERE job_id = ANY(%s::bigint[]) AND {has_words("text")} ORDER BY job_id, sequence DESC
+"""  # noqa: S608  constants
 
 
 @dataclass(frozen=True, slots=True)

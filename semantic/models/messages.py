@@ -14,6 +14,7 @@ from typing import Final
 
 import pgtrigger
 
+from recovery.blanks import has_words
 from recovery.fences import GENERATION_SHIFT_BITS, WRITE_COUNT_MASK
 from recovery.triggers import ConstantTrigger
 from turns.models import Message
@@ -47,17 +48,17 @@ WORDS_SQL: Final = f"""
         SELECT m.id, m.conversation_id, c.owner_id, strip(to_tsvector('simple', m.text))
             || array_to_tsvector(ARRAY[{PERSON_LEXEME_SQL.format(person="c.owner_id")}])
         FROM {{said}} m JOIN turns_conversation c ON c.id = m.conversation_id
-        WHERE m.state = 'complete' AND m.text ~ '\\S' AND {{which}} ORDER BY m.id
+        WHERE m.state = 'complete' AND {has_words("m.text")} AND {{which}} ORDER BY m.id
 """  # noqa: S608  constants
-JOBS_SQL: Final = """
+JOBS_SQL: Final = f"""
     INSERT INTO semantic_semanticjob (manifest_id, message_id, conversation_id, person_id,
             digest, state, error_code, round, attempts, write_mark)
         SELECT p.id, m.id, m.conversation_id, c.owner_id, m.digest, 'queued', '', 1, 0, 0
-        FROM {said} m JOIN turns_conversation c ON c.id = m.conversation_id
+        FROM {{said}} m JOIN turns_conversation c ON c.id = m.conversation_id
             CROSS JOIN semantic_manifest p
-        WHERE m.state <> 'streaming' AND m.text ~ '\\S'
-            AND p.state IN ('building', 'active') AND {which} ORDER BY m.id, p.id
-"""
+        WHERE m.state <> 'streaming' AND {has_words("m.text")}
+            AND p.state IN ('building', 'active') AND {{which}} ORDER BY m.id, p.id
+"""  # noqa: S608  constants
 _ARRAYS: Final = {"ids": "ids", "conversations": "conversations"}
 _INSERTED: Final = f"""
     {WORDS_SQL.format(said="fresh", which="true")};

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from django.db import connection, transaction
 
+from recovery.blanks import has_words
 from semantic import bounds
 from semantic.models import Manifest
 from semantic.models.messages import (
@@ -38,9 +39,9 @@ _IS_STALE: Final = """
     (e.digest <> m.digest OR last.digest <> m.digest AND last.state <> 'invalidated')
 """
 # A job that failed, or was invalidated while its message stayed as it was, ended on purpose.
-_LACKS: Final = """
+_LACKS: Final = f"""
     (m.state <> 'streaming' AND e.id IS NULL AND (last.digest IS NULL
-        OR last.digest <> m.digest OR last.state = 'completed') AND m.text ~ '\\S')
+        OR last.digest <> m.digest OR last.state = 'completed') AND {has_words("m.text")})
 """
 _PAGE: Final = f"""
     SELECT count(*), max(m.id),

@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from django.db.models import Max, QuerySet
 from django.db.models.functions import Now
 
+from recovery.blanks import has_words
 from semantic import bounds
 from semantic.embedders.embedder import Identity
 from semantic.models import Manifest
@@ -20,9 +21,9 @@ log = structlog.get_logger()
 # Whoever writes a message has committed, or enqueues for the manifest that is begun under this
 # lock. It waits for those who are writing, and they are quick.
 _HOLD_MESSAGES: Final = "LOCK TABLE turns_message IN SHARE ROW EXCLUSIVE MODE"
-_PROGRESS: Final = """
+_PROGRESS: Final = f"""
     SELECT (SELECT count(*) FROM turns_message
-            WHERE state <> 'streaming' AND text ~ '\\S'),
+            WHERE state <> 'streaming' AND {has_words("text")}),
         (SELECT count(*) FROM semantic_embedding WHERE manifest_id = %(manifest)s),
         count(DISTINCT j.message_id) FILTER (WHERE j.state = 'failed' AND NOT EXISTS (
             SELECT FROM semantic_semanticjob n WHERE n.conversation_id = j.conversation_id
@@ -31,7 +32,7 @@ _PROGRESS: Final = """
         count(*) FILTER (WHERE j.state IN ('queued', 'running'))
     FROM semantic_semanticjob j
     WHERE j.manifest_id = %(manifest)s AND j.state IN ('queued', 'running', 'failed')
-"""
+"""  # noqa: S608  constants
 
 
 @dataclass(frozen=True, slots=True)

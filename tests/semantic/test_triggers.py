@@ -9,6 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
 
+from recovery.blanks import BLANKS
 from semantic import transitions
 from semantic.models import Embedding, Manifest, MessageWords, SemanticJob, SemanticReceipt
 from tests import factories as make
@@ -118,7 +119,7 @@ def test_an_answer_that_still_streams_is_not_enqueued(manifest: Manifest) -> Non
     nothing_is_left_of(answer.pk)
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n\t "])
+@pytest.mark.parametrize("text", ["", " ", "\n\t ", BLANKS, *BLANKS])
 def test_a_blank_message_is_not_enqueued(manifest: Manifest, text: str) -> None:
     message = make.MessageFactory.create(text=text)
     nothing_is_left_of(message.pk)

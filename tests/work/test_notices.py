@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from recovery.blanks import BLANKS
 from recovery.errors import ErrorCode
 from tests import factories as make
 from tests.factories import fence_of
@@ -13,6 +14,7 @@ from tests.support.jobs import report_text
 from work.coding.changes import Commit
 from work.coding.tools import branch
 from work.models import WorkJob
+from work.notices import read_last_words
 from work.transitions import checkpoint_workspace, finish_job
 
 pytestmark = pytest.mark.django_db
@@ -115,3 +117,18 @@ def test_a_job_whose_worker_died_before_its_first_request_has_not_worked(job: Wo
         "It was to work",
         "It changed nothing in the repository.",
     ]
+
+
+@pytest.mark.parametrize("blank", [BLANKS, *BLANKS])
+def test_blanks_of_any_kind_are_no_last_words(job: WorkJob, blank: str) -> None:
+    for sequence, text in enumerate(("Real words.", blank), 1):
+        make.WorkProviderStepFactory.create(
+            job=job, completed=True, sequence=sequence, text=text
+        )
+    assert read_last_words([job.pk]) == {job.pk: "Real words."}
+
+
+@pytest.mark.parametrize("mark", ["\u200b", "\u180e", "\ufeff"])
+def test_what_takes_no_room_may_be_last_words(job: WorkJob, mark: str) -> None:
+    make.WorkProviderStepFactory.create(job=job, completed=True, text=mark)
+    assert read_last_words([job.pk]) == {job.pk: mark}

@@ -1,0 +1,20 @@
+r"""Which texts say nothing, for Python and the database alike.
+
+What the database calls a space in a pattern (`\s`) depends on its locale.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# What `str.strip` takes away.
+BLANKS: Final = (
+    "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006"
+    "\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+_LITERAL: Final = "".join(f"\\u{ord(blank):04x}" for blank in BLANKS)
+
+
+def has_words(text: str) -> str:
+    """Return the SQL that is true where `text`, of SQL too, is more than blanks."""
+    return f"btrim({text}, E'{_LITERAL}') <> ''"
