@@ -22,7 +22,7 @@ from recovery.errors import ErrorCode
 from turns import bounds
 from turns.digests import digest, digest_json
 from turns.models import Message, ProviderStep, TextChunk, ToolStep, Turn
-from turns.models.steps import ToolStepFields
+from turns.models.steps import ProviderStepFields, ToolStepFields
 from turns.providers.types import (
     AssistantText,
     FunctionCall,
@@ -32,6 +32,7 @@ from turns.providers.types import (
     UserText,
 )
 from turns.transitions import RequestFacts
+from turns.transitions.calls import called_by
 
 # A result of the turn at work is cut to no less than this before anything is left out.
 RESULT_MIN_BYTES: Final = 512
@@ -63,6 +64,11 @@ class Pair:
     def bytes(self) -> int:
         """How much both add to a request."""
         return _bytes_of(self.call) + _bytes_of(self.result)
+
+    def named(self, call_id: str) -> Pair:
+        """Return it under another id."""
+        call = replace(self.call, call_id=call_id)
+        return replace(self, call=call, result=replace(self.result, call_id=call_id))
 
 
 Part = UserText | AssistantText | Pair
@@ -128,12 +134,13 @@ def compose(
     Of the answer so far the results are cut first, the longest most, and only then its oldest
     parts left out: the model must see what it has done, or it does it again.
     """
+    *earlier, answer = _unambiguous([*earlier[-(bounds.HISTORY_MAX_MESSAGES - 1) :], answer])
     room = min(max_bytes, bounds.HISTORY_MAX_BYTES) - _bytes_of(UserText(question))
     room -= len(REPORTED) if any(said.is_unasked for said in earlier) else 0
     answer = _fitting(answer, room)
     room -= answer.bytes
     kept: list[Said] = []
-    for said in reversed(earlier[-(bounds.HISTORY_MAX_MESSAGES - 1) :]):
+    for said in reversed(earlier):
         whole = said if said.bytes <= room else said.without_calls()
         if whole.bytes > room:
             break
@@ -146,7 +153,7 @@ def compose(
     if kept and kept[0].is_unasked:
         kept[0] = kept[0].introduced()
     told = [*kept, Said((UserText(question),)), answer]
-    items = tuple(_unambiguous(told))
+    items = tuple(_in_order(told))
     return History(
         items,
         message_count=sum(1 for said in told if said.parts),
@@ -180,13 +187,15 @@ def facts(request: TextRequest, *, provider_api: str, message_count: int) -> Req
     )
 
 
-def pair(step: ToolStepFields) -> Pair:
-    """Return the call of a step with what it is told came of it."""
-    return Pair(
-        FunctionCall(step.call_id, _function_name(step.name), _json_object(step.arguments)),
-        FunctionResult(step.call_id, outcome_told(step)),
-        response=step.serializable_value("provider_step"),
-    )
+def pairs(response: ProviderStepFields, steps: Iterable[ToolStepFields]) -> Iterator[Pair]:
+    """Yield those of the `steps` of one work that a response asked for, each with what it is
+    told came of it. A call that was made before is told again: else it seems to be ignored."""
+    for step in called_by(response, steps):
+        yield Pair(
+            FunctionCall(step.call_id, _function_name(step.name), _json_object(step.arguments)),
+            FunctionResult(step.call_id, outcome_told(step)),
+            response=response.pk,
+        )
 
 
 def outcome_told(step: ToolStepFields) -> str:
@@ -231,7 +240,7 @@ class _Calls:
         for step in ProviderStep.objects.filter(turn_id__in=pks).order_by("sequence"):
             self.steps[step.turn_id].append(step)
         for tool in ToolStep.objects.filter(turn_id__in=pks).order_by("sequence"):
-            self.tools[tool.provider_step_id].append(tool)
+            self.tools[tool.turn_id].append(tool)
 
     def said(self, message: Message) -> Said:
         """Return an earlier message as it is told."""
@@ -255,8 +264,7 @@ class _Calls:
                 if words.strip():  # some services refuse a blank message
                     yield AssistantText(words)
                 told = step.text_length
-            for tool in self.tools[step.pk]:
-                yield pair(tool)
+            yield from pairs(step, self.tools[step.turn_id])
         rest = text[told:]
         if rest.strip():
             yield AssistantText(rest)
@@ -321,28 +329,39 @@ def _cut(result: FunctionResult, limit: int) -> FunctionResult:
     return replace(result, output=cut_utf8(result.output, limit - len(mark)) + mark)
 
 
-def _unambiguous(told: Iterable[Said]) -> Iterator[Item]:
-    """Yield the items in order, every call id once: the calls of a response, then their
-    results.
+def _unambiguous(told: Iterable[Said]) -> Iterator[Said]:
+    """Yield what is told with every call id once.
 
     Servers that count calls from the start in each response use the same ids in every turn.
     """
     used: set[str] = set()
     for said in told:
-        for _, parts in groupby(said.parts, key=_response_of):
-            results: list[FunctionResult] = []
-            for part in parts:
-                if not isinstance(part, Pair):
-                    yield part
-                    continue
+        parts: list[Part] = []
+        for part in said.parts:
+            if isinstance(part, Pair):
                 call_id = part.call.call_id
                 count = 1
                 while call_id in used:
                     count += 1
                     call_id = f"{part.call.call_id}.{count}"
                 used.add(call_id)
-                yield replace(part.call, call_id=call_id)
-                results.append(replace(part.result, call_id=call_id))
+                parts.append(part.named(call_id))
+            else:
+                parts.append(part)
+        yield replace(said, parts=tuple(parts))
+
+
+def _in_order(told: Iterable[Said]) -> Iterator[Item]:
+    """Yield the items in order: the calls of a response, then their results."""
+    for said in told:
+        for _, parts in groupby(said.parts, key=_response_of):
+            results: list[FunctionResult] = []
+            for part in parts:
+                if isinstance(part, Pair):
+                    yield part.call
+                    results.append(part.result)
+                else:
+                    yield part
             yield from results
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from recovery.bounds import cut_utf8
 from recovery.errors import BoundExceeded, ErrorCode
 from recovery.fences import Fence
 from recovery.statements import stored
@@ -15,6 +16,7 @@ from turns.providers.types import Completed, TextRequest
 from turns.requests import Requests
 from turns.tool_loop import Progress
 from turns.transitions import CallOutcome, RequestedCall, RequestFacts
+from turns.transitions.calls import called_by
 from work import requests as job_requests
 from work import transitions
 from work.limits import JobLimits
@@ -49,8 +51,7 @@ class Standing:
         has_answered = False
         if steps and steps[-1].state == WorkProviderStep.State.COMPLETED:
             was_last = limit is not None and not steps[-1].offers_tools
-            asked_for_calls = any(call.provider_step_id == steps[-1].pk for call in calls)
-            # one that says nothing may have asked for calls that were made before
+            asked_for_calls = any(called_by(steps[-1], calls))
             has_answered = was_last or (bool(steps[-1].text.strip()) and not asked_for_calls)
         progress = Progress(
             requests=len(steps),
@@ -152,8 +153,10 @@ class JobLedger:
 
     async def write(self, text: str) -> None:
         """Hold what one response says. It is stored whole, once the response has ended."""
+        room = self._limits.text_bytes - self._response_bytes
         self._response_bytes += len(text.encode())
         if self._response_bytes > self._limits.text_bytes:
+            self._saying.append(cut_utf8(text, room))
             raise BoundExceeded(ErrorCode.RESPONSE_TOO_LARGE)
         self._saying.append(text)
 

@@ -6,7 +6,6 @@ that says so, as in a conversation.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -52,11 +51,8 @@ def read(job: WorkJob, max_bytes: int) -> History:
 
 def _parts(job_id: int) -> Iterator[AssistantText | Pair]:
     """Yield the words of each response, then the calls it made."""
-    calls: dict[int, list[WorkStep]] = defaultdict(list)
-    for call in WorkStep.objects.filter(job_id=job_id).order_by("sequence"):
-        calls[call.provider_step_id].append(call)
+    calls = list(WorkStep.objects.filter(job_id=job_id).order_by("sequence"))
     for step in WorkProviderStep.objects.filter(job_id=job_id).order_by("sequence"):
         if step.text.strip():  # some services refuse a blank message
             yield AssistantText(step.text)
-        for call in calls[step.pk]:
-            yield history.pair(call)
+        yield from history.pairs(step, calls)

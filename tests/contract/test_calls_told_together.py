@@ -114,6 +114,39 @@ async def test_a_turn_over_the_responses_api(model: Simulator) -> None:
     ]
 
 
+AGAIN = [
+    {"role": "assistant", "content": None, "tool_calls": [chat_call(*MORE)]},
+    tool_message("c3", "counted 3"),
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [chat_call("c3.2", *MORE[1:]), chat_call("c4", *MORE[1:])],
+    },
+    tool_message("c3.2", "counted 3"),
+    tool_message("c4", "counted 3"),
+]
+
+
+@pytest.mark.parametrize("serve", [serving, serving_jobs])
+async def test_a_call_that_is_asked_for_again_is_told_again_and_made_once(
+    model: Simulator, serve: Any
+) -> None:
+    """Under an id of its own: no service takes one id for two calls."""
+    counter = Counter()
+    model.script(
+        chat_wire.tool_calls(MORE),
+        chat_wire.tool_calls(MORE, ("c4", *MORE[1:])),
+        chat_wire.answer("Done."),
+    )
+    async with serve(model.base_url, counter.tool, adapter=ChatProvider) as runtime:
+        work = await runtime.serve(await runtime.ask())
+
+    assert work.state == "completed"
+    _, _, *told = model.requests()[2].json["messages"]
+    assert told == AGAIN
+    assert [call.arguments.n for call in counter.calls] == [3, 3]
+
+
 def interrupted() -> Turn:
     """Return a turn whose worker died with one call done, one running and one not started."""
     turn = make.TurnFactory.create(orphaned=True, asked=True)

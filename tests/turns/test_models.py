@@ -238,6 +238,7 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("providerstep", "error_code_is_honest", step, f"state = 'failed', {END}"),
     ("providerstep", "response_id_bounded", step, "response_id = repeat('x', 513)"),
     ("providerstep", "usage_bounded", step, "usage = to_jsonb(repeat('x', 17000))"),
+    ("providerstep", "repeats_bounded", step, "repeats = array_fill(1, ARRAY[33])"),
     ("providerstep", "count_bounded", step, "sequence = 33"),
     ("providerstep", "one_per_sequence", second_of_two_steps, "sequence = 1"),
     ("providerstep", "one_open_per_turn", second_of_two_steps, OPEN_ANOTHER_STEP),

@@ -292,6 +292,7 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("workproviderstep", "usage_bounded", step, "usage = to_jsonb(repeat('x', 17000))"),
     ("workproviderstep", "text_bounded", step, "text = repeat('x', 65537)"),
     ("workproviderstep", "anomalies_counted", step, "anomaly_count = -1"),
+    ("workproviderstep", "repeats_bounded", step, "repeats = array_fill(1, ARRAY[129])"),
     ("workproviderstep", "count_bounded", ended_step, another(
         WorkProviderStep, sequence="33")),
     ("workproviderstep", "count_bounded", ended_step, another(
@@ -375,6 +376,8 @@ NEW_ROWS: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
         WorkProviderStep, sequence="2", usage="repeat('x', 17000)")),
     ("workproviderstep", "text_bounded", ended_step, another(
         WorkProviderStep, sequence="2", text="repeat('x', 65537)")),
+    ("workproviderstep", "repeats_bounded", ended_step, another(
+        WorkProviderStep, sequence="2", repeats="array_fill(1, ARRAY[129])")),
     ("workstep", "state_known", tool, another(WorkStep, state="'odd'", **OTHER_CALL)),
     ("workstep", "ended_with_its_time", tool, another(
         WorkStep, finished_at="now()", **OTHER_CALL)),

@@ -31,6 +31,7 @@ from tests.support.scripted import *  # noqa: F403
 from tests.support.serving import serving
 from turns.models import Note
 from turns.tools.registry import Registry
+from work import bounds
 from work.models import JobReport, JobReportMessage, WorkJob
 from work.requests import from_settings
 from work.tools import JOB_TOOL_NAMES
@@ -186,7 +187,6 @@ FAILURES: dict[str, tuple[Reply, str]] = {
         frames_reply(*Stream().opening(), Stream().terminal("cancelled")),
         "provider_cancelled",
     ),
-    "too much at once": (answer("a" * 65_537), "response_too_large"),
 }
 
 
@@ -213,7 +213,6 @@ CUTS: dict[str, tuple[Sequence[Any], str]] = {
     "by the end of the stream": ([], "truncated_stream"),
     "by the end of the connection": ([close()], "truncated_stream"),
     "by a reset of the connection": ([reset()], "truncated_stream"),
-    "by a limit of ours": (Stream().message("b" * 65_536), "response_too_large"),
 }
 
 
@@ -232,6 +231,23 @@ async def test_an_answer_that_was_cut_is_shown_as_far_as_it_came(
     label = ErrorCode(code).label
     assert await told(job) == (
         f"This job failed. {label}\n\nWhat it said last:\n\nOnce upon a time"
+    )
+
+
+@pytest.mark.parametrize("deltas", [["a" * 65_537], ["Once upon ", "a time", "a" * 65_536]])
+async def test_of_an_answer_that_is_too_long_is_shown_what_fits(
+    model: Simulator, deltas: list[str]
+) -> None:
+    stream = Stream()
+    model.script(frames_reply(*stream.opening(), *stream.message(*deltas)))
+    async with serving_jobs(model.base_url) as runtime:
+        job = await runtime.serve(await runtime.ask())
+    assert await ended(job) == ("failed", "response_too_large")
+    label = ErrorCode.RESPONSE_TOO_LARGE.label
+    # a notice is bounded too: its own words and the mark of its cut take their part
+    said = "".join(deltas)[: bounds.REPORT_MAX_BYTES - 1_000]
+    assert (await told(job)).startswith(
+        f"This job failed. {label}\n\nWhat it said last:\n\n{said}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -48,6 +49,35 @@ async def with_budget(**budget: int) -> WorkJob:
         return WorkJobFactory.create(budget={**job.budget, **budget})
 
     return await in_thread(admit)
+
+
+async def test_a_job_whose_model_asked_for_an_earlier_call_again_has_not_answered(
+    model: Simulator,
+) -> None:
+    call = ("call_1", "count", "{}")
+    model.script(
+        tool_calls(call, text="Let me look.", response_id="resp_1"),
+        tool_calls(call, text="Once more.", response_id="resp_2", hold_head="second"),
+        answer("It is seven.", response_id="resp_3"),
+    )
+    counter = Counter()
+    async with serving_jobs(model.base_url, counter.tool) as runtime:
+        job = await runtime.ask()
+        server = runtime.server(job.pk)
+        task = asyncio.create_task(server.run())
+        await asyncio.to_thread(model.wait_for_gate, "second")
+        server.wind_up()
+        model.release("second")
+        await task
+        await in_thread(job.refresh_from_db)
+        assert (job.state, await said_by(job)) == ("queued", ["Let me look.", "Once more."])
+        job = await runtime.serve(job)
+    assert await ended(job) == ("completed", "")
+    assert (await told(job), model.posts, len(counter.calls)) == ("It is seven.", 3, 1)
+
+
+async def said_by(job: WorkJob) -> list[str]:
+    return [step.text for step in await provider_steps_of(job)]
 
 
 async def test_past_its_calls_a_job_is_asked_for_a_report_and_has_used_up_its_budget(

@@ -170,6 +170,8 @@ def test_the_same_call_again_is_the_step_there(fence: Fence) -> None:
     assert (again.pk, again.state, again.result) == (step.pk, "succeeded", "found")
     with pytest.raises(IllegalTransition):
         start_step(fence, again.pk)
+    responses = WorkProviderStep.objects.order_by("sequence")
+    assert list(responses.values_list("repeats", flat=True)) == [[], [step.sequence]]
 
 
 def test_the_same_call_id_for_another_call_is_a_conflict(fence: Fence) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import pgtrigger
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import BaseConstraint, Q
 from django.db.models.functions import Now
@@ -181,6 +182,8 @@ class ProviderStepFields(models.Model):
     response_id = models.TextField(null=True, blank=True)  # noqa: DJ001  null: not known
     usage = models.JSONField(null=True, blank=True)
     anomaly_count = models.PositiveIntegerField(default=0)
+    # the numbers of calls of earlier responses that this one asked for again: none runs twice
+    repeats = ArrayField(models.SmallIntegerField(), db_default=[])
     started_at = models.DateTimeField(db_default=Now())
     finished_at = models.DateTimeField(null=True, blank=True)
 
@@ -208,6 +211,10 @@ class ProviderStep(ProviderStepFields):
             models.CheckConstraint(
                 condition=Q(sequence__gte=1, sequence__lte=bounds.PROVIDER_STEPS_PER_TURN),
                 name="turns_providerstep_count_bounded",
+            ),
+            models.CheckConstraint(
+                condition=Q(repeats__len__lte=bounds.TOOL_CALLS_HARD_STOP),
+                name="turns_providerstep_repeats_bounded",
             ),
             models.UniqueConstraint(
                 fields=["turn", "sequence"], name="turns_providerstep_one_per_sequence"

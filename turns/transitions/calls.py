@@ -5,7 +5,7 @@ A turn and a job keep their steps in tables of their own and by the same rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -21,7 +21,7 @@ from turns import bounds
 from turns.digests import arguments_digest, digest
 from turns.limits import Limits
 from turns.models import ToolStep
-from turns.models.steps import ToolStepFields
+from turns.models.steps import ProviderStepFields, ToolStepFields
 
 CUT_MARK: Final = "\n[cut: the result was {bytes} bytes]"
 # what has not come of a call that waits to be started
@@ -151,6 +151,22 @@ def store_calls(
     if fresh:
         model._default_manager.bulk_create(fresh)
     return steps_called(model, calls, of=of)
+
+
+def repeated(steps: Iterable[ToolStepFields], provider_step_id: int) -> list[int]:
+    """Return the numbers of those of its calls that a response did not ask for first."""
+    return [step.sequence for step in steps if _response_of(step) != provider_step_id]
+
+
+def called_by(response: ProviderStepFields, steps: Iterable[StepT]) -> Iterator[StepT]:
+    """Yield those of the `steps` of one work that a response asked for, first or again."""
+    for step in steps:
+        if _response_of(step) == response.pk or step.sequence in response.repeats:
+            yield step
+
+
+def _response_of(step: ToolStepFields) -> int:
+    return int(step.serializable_value("provider_step"))
 
 
 def require_within_bounds(refused: DatabaseError) -> None:

@@ -16,6 +16,7 @@ from turns.limits import Limits
 from turns.models import ProviderStep, Receipt, ToolStep, Turn
 from turns.transitions.calls import (
     RequestedCall,
+    repeated,
     require_within_bounds,
     steps_called,
     store_calls,
@@ -135,6 +136,13 @@ def complete_provider_step(
         return steps_called(ToolStep, calls, of={"turn_id": turn.pk})
     ProviderStep.LIFECYCLE.require(step.state, ProviderStep.State.COMPLETED)
     try:
+        steps = store_calls(
+            ToolStep,
+            calls,
+            of={"turn_id": turn.pk},
+            limits=Limits.stored(turn.limits),
+            born={"provider_step_id": step.pk, "generation": fence.generation},
+        )
         ProviderStep.objects.filter(pk=step.pk).update(
             state=ProviderStep.State.COMPLETED,
             response_id=response_id,
@@ -142,16 +150,11 @@ def complete_provider_step(
             last_seq=last_seq,
             text_length=_text_length(turn.pk, last_seq),
             anomaly_count=anomaly_count,
+            repeats=repeated(steps, step.pk),
             finished_at=Now(),
         )
         Receipt.objects.filter(turn_id=turn.pk).update(usage=usage_of(turn.pk))
-        return store_calls(
-            ToolStep,
-            calls,
-            of={"turn_id": turn.pk},
-            limits=Limits.stored(turn.limits),
-            born={"provider_step_id": step.pk, "generation": fence.generation},
-        )
+        return steps
     except DatabaseError as refused:
         require_within_bounds(refused)
         raise

@@ -36,9 +36,11 @@ _PROVIDER_STEP_RULES: Final[Rules] = {
     "text_bounded": f"octet_length(NEW.text) > {bounds.RESPONSE_TEXT_MAX_BYTES}",
     "anomalies_counted": "NEW.anomaly_count < 0",
 }
+_REPEATS_BOUNDED: Final = f"cardinality(NEW.repeats) > {bounds.TOOL_CALLS_HARD_STOP}"
 _PROVIDER_STEP_FRESH: Final[Rules] = {
     **fresh_rules(lifecycles.PROVIDER_STEP, silent=["completed"], spoken=_PROVIDER_STEP_SPOKEN),
     **_PROVIDER_STEP_RULES,
+    "repeats_bounded": _REPEATS_BOUNDED,
     "count_bounded": f"NEW.sequence NOT BETWEEN 1 AND {bounds.PROVIDER_STEPS_PER_JOB}",
     "bytes_counted": "NEW.request_bytes < 0",
 }
@@ -111,8 +113,11 @@ class WorkProviderStep(ProviderStepFields):
                 "work_workproviderstep",
                 fresh=_PROVIDER_STEP_FRESH,
                 moved=_PROVIDER_STEP_MOVED,
-                kept={"identity_is_fixed": changed(_PROVIDER_STEP_FIXED)},
-                of=_PROVIDER_STEP_FIXED,
+                kept={
+                    "identity_is_fixed": changed(_PROVIDER_STEP_FIXED),
+                    "repeats_bounded": _REPEATS_BOUNDED,
+                },
+                of=(*_PROVIDER_STEP_FIXED, "repeats"),
             ),
             child_fence(
                 "work_workproviderstep",

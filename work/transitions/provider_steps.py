@@ -19,6 +19,7 @@ from turns import events
 from turns.transitions import RequestedCall, RequestFacts
 from turns.transitions.calls import (
     columns_of,
+    repeated,
     require_within_bounds,
     steps_called,
     store_calls,
@@ -226,21 +227,23 @@ def _complete(
     if step.state == WorkProviderStep.State.COMPLETED and step.response_id == response_id:
         return steps_called(WorkStep, calls, of={"job_id": job.pk})
     WorkProviderStep.LIFECYCLE.require(step.state, WorkProviderStep.State.COMPLETED)
-    WorkProviderStep.objects.filter(pk=step.pk).update(
-        state=WorkProviderStep.State.COMPLETED,
-        response_id=response_id,
-        usage=usage,
-        text=text,
-        anomaly_count=anomaly_count,
-        finished_at=Now(),
-    )
-    return store_calls(
+    steps = store_calls(
         WorkStep,
         calls,
         of={"job_id": job.pk},
         limits=limits,
         born=_born(fence, step.pk),
     )
+    WorkProviderStep.objects.filter(pk=step.pk).update(
+        state=WorkProviderStep.State.COMPLETED,
+        response_id=response_id,
+        usage=usage,
+        text=text,
+        anomaly_count=anomaly_count,
+        repeats=repeated(steps, step.pk),
+        finished_at=Now(),
+    )
+    return steps
 
 
 def _born(fence: Fence, provider_step_id: int) -> dict[str, int]:
