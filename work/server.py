@@ -7,7 +7,7 @@ their outcomes, and a call that was asked for and not started is started now.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -17,7 +17,7 @@ import structlog
 from django.db.models import DurationField, ExpressionWrapper, F
 from django.db.models.functions import Now
 
-from recovery.errors import ErrorCode, Refused, StaleFence
+from recovery.errors import BoundExceeded, ErrorCode, Refused, StaleFence
 from recovery.fences import Fence
 from recovery.probes import areach
 from recovery.servers import RowServer
@@ -196,9 +196,12 @@ class JobServer(RowServer[JobEnding]):
         answer = ending.response
         if answer is not None and (ending.end == End.COMPLETED or ending.error_code in LIMITS):
             assert ending.step_id is not None  # noqa: S101 - the step of this response
-            await confirmed(
-                partial(ledger.complete_request, ending.step_id, answer, ()), lambda: None
-            )
+            store = partial(ledger.complete_request, ending.step_id, answer, ())
+            try:
+                await confirmed(store, lambda: None)
+            except (BoundExceeded, Refused) as refused:
+                # of what contradicts itself only the stream was held to a bound as it came
+                return replace(ending, end=End.FAILED, error_code=refused.code)
             await areach("job.answered")
         return ending
 
