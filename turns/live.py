@@ -182,7 +182,11 @@ class Reader:
             # what was announced before we listened is read now
             self._hint(self._views)
             while True:
-                self._hint((await layer.receive(channel)).get("c", ()))
+                message = await layer.receive(channel)
+                try:
+                    self._hint(message.get("c", ()))
+                except (AttributeError, TypeError):  # anybody may send whatever they like
+                    log.warning("live.hint_dropped", reason="unreadable")
         except Exception:
             # the next attempt has a channel of its own
             with contextlib.suppress(Exception):

@@ -129,19 +129,20 @@ async def test_a_reader_that_stumbles_over_a_hint_leaves_no_channel_behind(
 ) -> None:
     await live.stop()
     monkeypatch.setattr(live, "LAYER_RETRY_SECONDS", 0.0)
-    layer, joined = get_channel_layer(), asyncio.Queue[str]()
-    join = layer.group_add
+    layer, asked = get_channel_layer(), asyncio.Queue[str]()
+    receive = layer.receive
 
-    async def group_add(group: str, channel: str) -> None:
-        await join(group, channel)
-        joined.put_nowait(channel)
+    async def tell_and_receive(channel: str) -> dict[str, Any]:
+        asked.put_nowait(channel)
+        return await receive(channel)
 
-    monkeypatch.setattr(layer, "group_add", group_add)
+    monkeypatch.setattr(layer, "receive", tell_and_receive)
     live.start()
     async with asyncio.timeout(60):
-        await joined.get()
-        for _ in range(2):
-            await layer.group_send(events.GROUP, {"type": "hint", "c": 5})
-            newest = await joined.get()
+        await asked.get()
+        for unreadable in (5, [[1]], None):
+            await layer.group_send(events.GROUP, {"type": "hint", "c": unreadable})
+            newest = await asked.get()
 
     assert layer._here().groups[events.GROUP] == {newest}
+    assert set(layer._here().queues) == {newest}
