@@ -19,7 +19,6 @@ from uuid import UUID
 import structlog
 import uvloop
 from django.db import models
-from django.db.models import Q
 
 from recovery.bounds import LOOP_TICK_SECONDS
 from recovery.errors import StaleFence
@@ -214,7 +213,7 @@ class ServingLoop(Named, ABC, Generic[ServerT]):
             self._begin(waiting)
 
     async def _watch(self) -> None:
-        """Notice cancels, and rows that ended or changed hands without us."""
+        """Notice cancels, and rows that ended, changed hands or were removed without us."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             claimed = {
@@ -229,20 +228,29 @@ class ServingLoop(Named, ABC, Generic[ServerT]):
                 # The rows' own fences and deadlines hold without this look.
                 log.warning("host.watch_failed", kind=self.word, exc_info=error)
                 continue
-            for pk, state, token in noteworthy:
-                server = claimed[pk]
-                if server.fence is None or (state, token) != ("running", server.fence.token):
-                    server.abandon()
+            for pk, still_runs in noteworthy.items():
+                if still_runs:
+                    claimed[pk].cancel()
                 else:
-                    server.cancel()
+                    claimed[pk].abandon()
 
-    def _noteworthy(self, fences: Sequence[Fence]) -> list[tuple[int, str, UUID | None]]:
-        """Return those of the rows that do not run under these claims any more, or that
-        somebody asked to stop."""
-        ours = self.model._default_manager.filter(pk__in=[fence.pk for fence in fences])
-        held = Q(state="running", claim_token__in=[fence.token for fence in fences])
-        changed = ours.filter(~held | Q(cancel_requested_at__isnull=False))
-        return list(changed.values_list("pk", "state", "claim_token"))
+    def _noteworthy(self, fences: Sequence[Fence]) -> dict[int, bool]:
+        """Return the rows that somebody asked to stop (true), and those that do not run under
+        these claims any more: ended, another's, or gone (false)."""
+        running = self.model._default_manager.filter(
+            state="running",
+            pk__in=[fence.pk for fence in fences],
+            claim_token__in=[fence.token for fence in fences],
+        )
+        # as nearly always: a count alone goes over the wire
+        if running.filter(cancel_requested_at=None).count() == len(fences):
+            return {}
+        stopping = dict(running.values_list("claim_token", "cancel_requested_at"))
+        return {
+            fence.pk: fence.token in stopping
+            for fence in fences
+            if stopping.get(fence.token, True) is not None
+        }
 
     def _abandon_all(self, runtime_id: UUID) -> None:
         # A loop that was late may have begun a row under the next runtime before it hears of

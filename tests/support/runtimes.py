@@ -90,7 +90,7 @@ def looks_of(host: ServingLoop[Any], monkeypatch: pytest.MonkeyPatch) -> list[bo
     looks: list[bool] = []
     look = host._noteworthy
 
-    def noted(fences: Sequence[Fence]) -> list[tuple[int, str, UUID | None]]:
+    def noted(fences: Sequence[Fence]) -> dict[int, bool]:
         found = look(fences)
         looks.append(bool(found))
         return found

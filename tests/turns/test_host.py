@@ -22,7 +22,7 @@ from turns.models import Turn
 from turns.providers.responses import ResponsesProvider
 from turns.requests import Requests
 from turns.tools import registry
-from turns.transitions import interrupt_own_turns, request_cancel
+from turns.transitions import delete_conversation, interrupt_own_turns, request_cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -137,6 +137,21 @@ def test_a_turn_ended_by_somebody_else_is_let_go(
     # its request is closed although the service never speaks again
     model.wait_for_disconnects()
     assert everything() == before
+
+
+def test_a_turn_whose_conversation_is_removed_is_let_go(
+    start_host: StartHost, model: Simulator
+) -> None:
+    host = start_host()
+    turn = asked()
+    model.script(stalled("Once upon"))
+    host.submit(turn.pk)
+    model.wait_for_gate("answer")
+    delete_conversation(turn.conversation.owner_id, turn.conversation_id)
+    # its request is closed although the service never speaks again
+    model.wait_for_disconnects()
+    wait_until(lambda: turn.pk not in host.known(), "it is let go")
+    assert not Turn.objects.exists()
 
 
 def test_draining_lets_short_turns_finish_and_interrupts_the_others(

@@ -33,6 +33,7 @@ from tests.support.waiting import wait_until
 from turns.host import TurnHost
 from turns.providers.responses import ResponsesProvider
 from turns.tools.registry import Registry
+from turns.transitions import delete_conversation
 from work import host as job_host
 from work.host import JobHost
 from work.models import WorkJob
@@ -217,6 +218,21 @@ def test_a_job_that_another_runtime_claimed_meanwhile_is_let_go(
     model.wait_for_disconnects()
     wait_until(lambda: job.pk not in host.known(), "it is let go")
     assert every_job_row() == before
+
+
+def test_a_job_whose_conversation_is_removed_is_let_go(
+    start_host: StartHost, model: Simulator
+) -> None:
+    host = start_host()
+    model.script(stalled("Once upon"))
+    job = asked()
+    host.submit(job.pk)
+    model.wait_for_gate("answer")
+    delete_conversation(job.person_id, job.conversation_id)
+    # its request is closed although the service never speaks again
+    model.wait_for_disconnects()
+    wait_until(lambda: job.pk not in host.known(), "it is let go")
+    assert not WorkJob.objects.exists()
 
 
 def test_draining_brings_jobs_to_a_checkpoint_and_gives_them_back(

@@ -65,10 +65,9 @@ def reap_worktrees(
 
 def reap_if_over(job_id: int) -> None:
     """Remove what is left of a job that nobody claims again, even if its end is not written
-    yet: a cancel, or the end of its time, came while its worktree was made."""
-    jobs = WorkJob.objects.filter(pk=job_id)
-    over = Q(finished_at__isnull=False) | Q(cancel_requested_at__isnull=False)
-    if jobs.filter(over | Q(deadline_at__lte=Now())).exists():
+    yet: a cancel, the end of its time, or its removal came while its worktree was made."""
+    goes_on = WorkJob.objects.open().filter(pk=job_id, cancel_requested_at=None)
+    if not goes_on.filter(Q(deadline_at=None) | Q(deadline_at__gt=Now())).exists():
         reap_worktrees([job_id], still_open=lambda _: ())
 
 
