@@ -30,6 +30,8 @@ export class Rail {
       const line = event.target.closest("li");
       if (line) this.lead(line.dataset.id);
     });
+    // whether a goal is cut shows once it is laid out, and changes with the width
+    this.sizes = new ResizeObserver((seen) => seen.forEach(({ target }) => offerWhole(target)));
     WIDE.addEventListener("change", () => this.set(WIDE.matches && this.isWanted));
     setInterval(() => this.tick(), 1000);
   }
@@ -63,7 +65,9 @@ export class Rail {
     // the moment of the page's own clock at which the job began, or began to wait
     const began = performance.now() - job.elapsed_seconds * 1000;
     this.jobs.set(job.id, { ...job, began });
-    const card = this.find(job.id) ?? clone("job");
+    const known = this.find(job.id);
+    const card = known ?? clone("job");
+    if (!known) this.sizes.observe(card.querySelector(".job-goal"));
     card.dataset.id = job.id;
     fill(card, job);
     const after = [...this.list.children].find((other) => this.isBefore(job, other));
@@ -173,6 +177,7 @@ export class Rail {
     const job = button && this.jobs.get(button.closest(".job").dataset.id);
     if (!job) return;
     if (button.dataset.do === "cancel") this.ask(job);
+    if (button.dataset.do === "whole") turnWhole(button);
     if (button.dataset.do === "report") this.acts.report(job);
     if (button.dataset.do === "again") this.acts.again(job.id, button);
   }
@@ -213,6 +218,18 @@ function fill(card, job) {
   cancel.disabled = job.cancel_requested;
   card.querySelector("[data-do=report]").hidden = !job.message_id;
   card.querySelector("[data-do=again]").hidden = open || job.state === "completed";
+}
+
+/** Offer to show all of a goal where it is cut. One that is shown whole can be cut again. */
+function offerWhole(goal) {
+  const isCut = goal.scrollHeight > goal.clientHeight + 1;
+  goal.nextElementSibling.hidden = !isCut && !goal.parentElement.hasAttribute("data-whole");
+}
+
+function turnWhole(button) {
+  const isWhole = button.parentElement.toggleAttribute("data-whole");
+  button.setAttribute("aria-expanded", String(isWhole));
+  button.textContent = isWhole ? "Show less" : "Show all";
 }
 
 function drawSteps(details, job) {
