@@ -1,4 +1,4 @@
-"""The card of a job: it keeps still, and shows a long goal when asked to."""
+"""The card of a job: it keeps still, shows a long goal when asked to, and says what is done."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from playwright.sync_api import Locator, expect
 from tests.browser.jobs_rail import JobsRail
 from tests.browser.person import Person
 from tests.browser.test_jobs import running_job
+from tests.factories import WorkProviderStepFactory, WorkStepFactory
 from turns.models import Conversation
 from work.transitions import request_cancel
 
@@ -70,6 +71,19 @@ def test_a_goal_that_is_cut_is_shown_whole_by_the_keyboard_and_stays_so(
     less.press("Enter")
     expect(more).to_have_attribute("aria-expanded", "false")
     assert is_cut(goal)
+
+
+def test_a_card_names_the_call_that_runs_not_one_that_waits_for_it(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    job = running_job(conversation)
+    asking = WorkProviderStepFactory.create(job=job, completed=True)
+    WorkStepFactory.create(
+        job=job, provider_step=asking, running=True, name="run_checks", sequence=1
+    )
+    WorkStepFactory.create(job=job, provider_step=asking, name="read_file", sequence=2)
+    person.open_conversation(conversation.pk)
+    expect(rail.cards.locator(".job-words")).to_have_text("Running the checks")
 
 
 def is_cut(goal: Locator) -> bool:

@@ -61,9 +61,10 @@ export function doingOf(job) {
   if (job.state === "queued") {
     return job.attempts ? "Its process ended. Another one takes it over." : "Waiting for a worker";
   }
-  const current = [...job.steps]
-    .reverse()
-    .find((step) => ["running", "requested", "started"].includes(step.state));
+  // of the calls of one response, what runs, not what waits for it
+  const [current] = ["running", "requested", "started"].flatMap((state) =>
+    job.steps.filter((step) => step.state === state),
+  );
   if (!current) return "Going on";
   if (current.kind === "provider") return "Thinking";
   return CALLS[current.name] ?? `Using ${inWords(current.name)}`;
