@@ -112,3 +112,62 @@ def test_a_form_half_written_is_there_after_a_reload(
     rail.open()
     expect(rail.goal).to_be_hidden()
     assert not WorkJob.objects.exists()
+
+
+def test_a_coding_job_half_written_keeps_its_computer_and_directory(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    for name in ("laptop", "tower"):
+        ComputerFactory.create(
+            person=conversation.owner, name=name, roots=[f"/srv/{name}", f"/home/{name}"]
+        )
+    person.open_conversation(conversation.pk)
+    rail.open()
+    person.button("New job").click()
+    kinds = person.page.get_by_role("group", name="Kind")
+    computer = person.page.get_by_label("Computer", exact=True)
+    place = person.page.get_by_label("Directory", exact=True)
+    kinds.get_by_role("radio", name="Coding").check()
+    rail.goal.fill(GOAL)
+    computer.select_option("tower")
+    expect(place).to_have_value("/srv/tower")
+    person.page.reload()
+    expect(computer.locator("option:checked")).to_have_text("tower")
+    expect(place).to_have_value("/srv/tower")
+
+    place.fill("/home/tower/bells")
+    kinds.get_by_role("radio", name="Deep work").check()
+    expect(place).to_be_hidden()
+    person.page.reload()
+    expect(rail.goal).to_have_value(GOAL)
+    expect(place).to_be_hidden()
+    kinds.get_by_role("radio", name="Coding").check()
+    expect(computer.locator("option:checked")).to_have_text("tower")
+    expect(place).to_have_value("/home/tower/bells")
+    place.fill("/home/tower/ropes")
+    kinds.get_by_role("radio", name="Deep work").check()
+    with person.page.expect_response("**/api/v1/computers"):
+        kinds.get_by_role("radio", name="Coding").check()
+    expect(place).to_have_value("/home/tower/ropes")
+    person.button("Start job").click()
+    expect(rail.card(GOAL).locator(".job-facts")).to_have_text("on tower")
+    assert WorkJob.objects.get().cwd == "/home/tower/ropes"
+
+
+def test_a_coding_job_half_written_is_started_before_its_computers_have_come(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    ComputerFactory.create(person=conversation.owner, name="laptop", roots=["/srv/bells"])
+    person.open_conversation(conversation.pk)
+    rail.open()
+    person.button("New job").click()
+    person.page.get_by_role("radio", name="Coding").check()
+    expect(person.page.get_by_label("Directory", exact=True)).to_have_value("/srv/bells")
+    rail.goal.fill(GOAL)
+    # the first answer is lost
+    person.page.route("**/api/v1/computers", lambda route: route.abort(), times=1)
+    person.page.reload()
+    expect(rail.problem).to_contain_text("cannot be reached")
+    person.button("Start job").click()
+    expect(rail.card(GOAL)).to_be_visible()
+    assert WorkJob.objects.get().cwd == "/srv/bells"

@@ -22,6 +22,7 @@ export class Form {
     this.problem = document.getElementById("job-problem");
     this.button = document.getElementById("job-start");
     this.computers = null;
+    this.wanted = null;
     this.encoder = new TextEncoder();
     this.opener.addEventListener("click", () => this.open());
     document.getElementById("job-discard").addEventListener("click", () => this.discard());
@@ -32,7 +33,10 @@ export class Form {
     this.form.addEventListener("input", () => this.changed());
     this.form.addEventListener("change", (event) => {
       if (event.target.name === "kind") this.place();
-      if (event.target === this.computer) this.chosen();
+      if (event.target === this.computer) {
+        this.chosen();
+        this.keep();
+      }
     });
     this.form.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.form.requestSubmit();
@@ -45,7 +49,8 @@ export class Form {
   }
 
   get kind() {
-    return new FormData(this.form).get("kind");
+    // not of FormData: it is without what is disabled, as all is until the page has begun
+    return this.form.elements.kind.value;
   }
 
   /** What is asked for, as the API takes it. */
@@ -83,24 +88,27 @@ export class Form {
   clear() {
     this.form.reset();
     this.tried = null;
+    this.wanted = null;
     this.page.kept.keepDraftOf(this.where, null);
   }
 
-  /** Show where a coding job is to work, once that is known. */
+  /** Show where a coding job is to work, once that is known. False when it is not. */
   async place() {
     const codes = this.kind === "coding";
     document.getElementById("job-place").hidden = !codes;
-    if (!codes) return;
+    if (!codes) return true;
     try {
       await this.load();
+      return true;
     } catch (error) {
       this.refuse(error.message);
+      return false;
     }
   }
 
   async load() {
     const { computers } = await call("GET", "/computers");
-    const chosen = this.computer.value || this.kept?.computer_id;
+    const chosen = this.computer.value || this.wanted;
     this.computers = new Map(computers.map((one) => [one.id, one]));
     this.computer.replaceChildren(...computers.map((one) => new Option(one.name, one.id)));
     if (this.computers.has(chosen)) this.computer.value = chosen;
@@ -108,21 +116,33 @@ export class Form {
     for (const field of [this.computer, this.cwd]) {
       field.hidden = field.labels[0].hidden = computers.length === 0;
     }
-    this.chosen(this.kept?.cwd);
+    if (!this.cwd.value || this.computer.value !== chosen) this.chosen();
+    else this.describe();
   }
 
-  chosen(cwd) {
+  /** A computer was chosen: begin in a directory that jobs may work in there. */
+  chosen() {
+    const { roots } = this.describe();
+    if (!roots.some((root) => this.cwd.value.startsWith(root))) this.cwd.value = roots[0] ?? "";
+  }
+
+  describe() {
     const computer = this.computers?.get(this.computer.value);
     const roots = computer?.roots ?? [];
     document.getElementById("job-roots").replaceChildren(...roots.map((root) => new Option(root, root)));
-    this.cwd.value = cwd || this.cwd.value;
-    if (!roots.some((root) => this.cwd.value.startsWith(root))) this.cwd.value = roots[0] ?? "";
     document.getElementById("job-tier").textContent = computer ? mayDo(computer) : "";
+    return { roots };
   }
 
   changed() {
-    this.page.kept.keepDraftOf(this.where, { ask: this.ask, tried: this.tried });
+    this.keep();
     this.refuse(this.tooLong());
+  }
+
+  /** Keep what is asked for, and where, even while that is not asked for. */
+  keep() {
+    const place = { computer_id: this.computer.value || this.wanted, cwd: this.cwd.value };
+    this.page.kept.keepDraftOf(this.where, { ask: this.ask, place, tried: this.tried });
   }
 
   tooLong() {
@@ -143,13 +163,16 @@ export class Form {
 
   /** A form that was being written is there again; what was being sent is sent again. */
   restore() {
-    this.kept = this.page.kept.draftOf(this.where)?.ask;
-    if (!this.kept) return;
-    this.tried = this.page.kept.draftOf(this.where).tried ?? null;
-    this.form.elements.kind.value = this.kept.kind;
-    this.goal.value = this.kept.goal;
-    this.context.value = this.kept.context ?? "";
-    document.getElementById("job-more").open = Boolean(this.kept.context);
+    const kept = this.page.kept.draftOf(this.where);
+    if (!kept?.ask) return;
+    const { ask, place } = kept;
+    this.tried = kept.tried ?? null;
+    this.wanted = place?.computer_id ?? null;
+    this.form.elements.kind.value = ask.kind;
+    this.goal.value = ask.goal;
+    this.context.value = ask.context ?? "";
+    this.cwd.value = place?.cwd ?? "";
+    document.getElementById("job-more").open = Boolean(ask.context);
     if (this.tried) this.post(this.tried);
     else if (this.goal.value.trim()) this.form.hidden = !(this.opener.hidden = true);
     this.place();
@@ -157,12 +180,14 @@ export class Form {
 
   // --- sending ---
 
-  submit() {
+  async submit() {
     if (!this.goal.value.trim()) {
       this.refuse("Say what the job is to do: its goal.");
       this.goal.focus();
       return;
     }
+    // the computers are still on their way, did not come, or there was none
+    if (this.kind === "coding" && !this.computer.value && !(await this.place())) return;
     const { ask } = this;
     const isNowhere = ask.kind === "coding" && !ask.computer_id;
     const problem = isNowhere ? "Choose a computer first." : this.tooLong();
@@ -193,7 +218,7 @@ export class Form {
       this.refuse(explained(error));
       if (!error.mayPass) {
         this.tried = null;
-        this.page.kept.keepDraftOf(this.where, { ask: this.ask, tried: null });
+        this.keep();
       }
       if (error.status === 401) this.page.signedOut();
     } finally {
