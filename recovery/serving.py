@@ -75,8 +75,8 @@ class ServingLoop(Named, ABC, Generic[ServerT]):
         """Return the server of one row, not yet running."""
 
     @abstractmethod
-    async def give_up(self, fences: Sequence[Fence]) -> Sequence[int]:
-        """End or release what these claims still hold; return the rows that were."""
+    async def give_up(self, servers: Sequence[ServerT]) -> Sequence[int]:
+        """End or release what their claims still hold; return the rows that were."""
 
     async def open(self) -> None:
         """Open what all servers share. Called on the loop before anything is claimed."""
@@ -221,9 +221,8 @@ class ServingLoop(Named, ABC, Generic[ServerT]):
             }
             if not claimed:
                 continue
-            fences = [server.fence for server in claimed.values() if server.fence is not None]
             try:
-                noteworthy = await in_thread(self._noteworthy, fences)
+                noteworthy = await in_thread(self._noteworthy, fences_of(claimed.values()))
             except Exception as error:
                 # The rows' own fences and deadlines hold without this look.
                 log.warning("host.watch_failed", kind=self.word, exc_info=error)
@@ -263,7 +262,7 @@ class ServingLoop(Named, ABC, Generic[ServerT]):
     async def _let_go(
         self, buried: Sequence[tuple[ServerT, asyncio.Task[Fence | None]]]
     ) -> None:
-        await self.let_go([server.fence for server, _ in buried if server.fence is not None])
+        await self.let_go(fences_of(server for server, _ in buried))
         if buried:
             _, stuck = await asyncio.wait([task for _, task in buried], timeout=LET_GO_SECONDS)
             for task in stuck:  # it waits for a database that is away
@@ -283,13 +282,18 @@ class ServingLoop(Named, ABC, Generic[ServerT]):
         if late:
             await asyncio.wait([task for _, task in late], timeout=INTERRUPT_SECONDS)
         # One that could not be cut short in time is given up with what was committed.
-        fences = [server.fence for server, _ in late if server.fence is not None]
-        if fences:
-            given_up = await self.give_up(fences)
+        claimed = [server for server, _ in late if server.fence is not None]
+        if claimed:
+            given_up = await self.give_up(claimed)
             log.info("host.gave_up", kind=self.word, count=len(given_up))
 
     def wind_up(self, servers: Sequence[ServerT]) -> None:
         """Ask the work to come to a good place: the process is to stop."""
+
+
+def fences_of(servers: Iterable[RowServer[Any]]) -> list[Fence]:
+    """Return the claims of those that have made one."""
+    return [server.fence for server in servers if server.fence is not None]
 
 
 class Desk(Named):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from recovery.errors import ErrorCode
 from recovery.fences import Fence
-from recovery.serving import Desk, ServingLoop
+from recovery.serving import Desk, ServingLoop, fences_of
 from turns import bounds, events, textlog, transitions
 from turns.confirmed import confirmed
 from turns.models import Turn
@@ -68,9 +68,11 @@ class TurnHost(ServingLoop[TurnServer]):
         """Write no more text of these turns."""
         await self._text.abandon(fences)
 
-    async def give_up(self, fences: Sequence[Fence]) -> Sequence[int]:
+    async def give_up(self, servers: Sequence[TurnServer]) -> Sequence[int]:
         """Interrupt these turns."""
-        interrupt = partial(transitions.interrupt_own_turns, fences, ErrorCode.RUNTIME_STOPPED)
+        interrupt = partial(
+            transitions.interrupt_own_turns, fences_of(servers), ErrorCode.RUNTIME_STOPPED
+        )
         return await confirmed(interrupt, lambda: None)
 
 

@@ -13,8 +13,7 @@ from django.db import connection
 from recovery.arrays import array
 from recovery.errors import StaleFence
 from recovery.executor import in_thread
-from recovery.fences import Fence
-from recovery.serving import Desk, ServingLoop
+from recovery.serving import Desk, ServingLoop, fences_of
 from recovery.switches import MAY_CLAIM_SQL
 from turns.providers.types import TextProvider
 from turns.tools.runner import in_own_thread
@@ -92,9 +91,10 @@ class JobHost(ServingLoop[JobServer]):
         for server in servers:
             server.wind_up()
 
-    async def give_up(self, fences: Sequence[Fence]) -> Sequence[int]:
+    async def give_up(self, servers: Sequence[JobServer]) -> Sequence[int]:
         """Give these jobs back at the checkpoint they came to last."""
-        return await give_back(fences)
+        said = {server.pk: server.said for server in servers}
+        return await give_back(fences_of(servers), said=said)
 
     async def _look(self) -> None:
         """Begin with jobs nobody hinted at, while there is room."""

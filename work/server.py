@@ -97,6 +97,11 @@ class JobServer(RowServer[JobEnding]):
         self._workspace: Workspace | None = None
         self._ledger: JobLedger | None = None
 
+    @property
+    def said(self) -> str:
+        """What the model said in an answer that was cut, where no row keeps it."""
+        return self._ledger.said if self._ledger is not None else ""
+
     def cancel(self) -> None:
         """End the job as cancelled."""
         self.stop(_CANCELLED)
@@ -122,7 +127,7 @@ class JobServer(RowServer[JobEnding]):
         if ending is None:
             # before another may claim the job, nothing of ours works there any more
             await self._leave(ended=False)
-            await give_back([fence], said={fence.pk: self._said})
+            await give_back([fence], said={fence.pk: self.said})
             return fence
         await areach("job.finishing")
         await self._finish(fence, ending)
@@ -231,11 +236,6 @@ class JobServer(RowServer[JobEnding]):
             # The rows say how the job stands; the next host to start clears up.
             log.error("job.workspace_left", job_id=self.pk, exc_info=error)
 
-    @property
-    def _said(self) -> str:
-        """What the model said in an answer that was cut, where no row keeps it."""
-        return self._ledger.said if self._ledger is not None else ""
-
     async def _finish(self, fence: Fence, ending: JobEnding) -> None:
         finish = partial(
             transitions.finish_job,
@@ -245,7 +245,7 @@ class JobServer(RowServer[JobEnding]):
             error_code=ending.error_code,
             response_id=ending.response_id,
             usage=ending.usage,
-            said=self._said,
+            said=self.said,
         )
         job = await confirmed(finish, partial(_ended, fence))
         log.info("job.ended", job_id=job.pk, state=job.state, error_code=job.error_code or None)

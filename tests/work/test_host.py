@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
+from recovery import serving
+from recovery.bounds import PLANNED_RELEASES
 from recovery.errors import StaleFence
 from recovery.runner import registered
 from recovery.switches import State, set_release
@@ -258,6 +261,34 @@ def test_draining_brings_jobs_to_a_checkpoint_and_gives_them_back(
     following.submit(long.pk)
     assert wait_until_job(long).state == "completed"
     assert (long.attempts, long.planned_releases) == (2, 1)
+
+
+def test_a_job_that_cannot_be_cut_short_in_time_shows_what_was_said_where_it_ends(
+    start_host: StartHost, model: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By who gives it up, as its server is stuck in its workspace."""
+    monkeypatch.setattr(serving, "INTERRUPT_SECONDS", 2.0)
+
+    class Stuck(ToolsAlone):
+        async def release(self) -> None:
+            await asyncio.Event().wait()
+
+    async def open_it(*_: object) -> Stuck:
+        return Stuck(Registry([]))
+
+    host = start_host(workspaces={"deep_work": open_it})
+    model.script(stalled("Once upon ", "a time", gate="never"))
+    job = WorkJobFactory.create(
+        released=True, attempts=PLANNED_RELEASES, planned_releases=PLANNED_RELEASES
+    )
+    host.submit(job.pk)
+    model.wait_for_gate("never")
+    (server, _) = host._live[job.pk]
+    wait_until(lambda: server.said == "Once upon a time", "the words are read")
+    host.drain(time.monotonic())
+    job.refresh_from_db()
+    assert (job.state, job.error_code) == ("interrupted", "runtime_stopped")
+    assert report_text(job).endswith("What it said last:\n\nOnce upon a time")
 
 
 def test_a_job_that_was_cancelled_and_drained_is_cancelled(
