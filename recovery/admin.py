@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import models
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
@@ -74,6 +75,15 @@ class InspectionAdmin(ReadOnly, _ModelAdmin):
                 if name not in {"kind", "duration_ms"}
             )
             self.message_user(request, f"{report.kind}: {counts}", level)
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Ask for no ticked row where none is looked at: there may be none to tick."""
+        if request.POST.get("action") == "run_recovery":
+            request.POST = request.POST.copy()  # type: ignore[assignment]  # as Django's own
+            request.POST.update({ACTION_CHECKBOX_NAME: "none", "select_across": "1"})
+        return super().changelist_view(request, extra_context)
 
     def has_run_recovery_permission(self, request: HttpRequest) -> bool:
         """Recovery is for those who were given it."""

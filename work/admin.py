@@ -83,11 +83,11 @@ class WorkJobAdmin(OwnedRowAdmin):
     """Jobs, with everything that happened to each."""
 
     list_display = (
-        "id", "state", "kind", "code", "generation", "attempts", "owner", "age",
+        "id", "state", "kind", "code", "generation", "attempts", "owner", "age", "person",
         "conversation", "computer", "model",
     )  # fmt: skip
     list_filter = ("state", "kind", "error_code")
-    list_select_related = ("conversation", "computer")
+    list_select_related = ("person", "conversation", "computer")
     search_fields = ("=id", "=conversation__id", "=person__username")
     actions = ("run_recovery",)
     inlines = (ProviderStepInline, StepInline, ReportInline)

@@ -91,6 +91,20 @@ def test_the_action_does_what_the_sweep_does(admin_client: Client) -> None:
 
 
 @pytest.mark.usefixtures("recovery")
+def test_the_action_needs_no_row_to_be_ticked(admin_client: Client) -> None:
+    watch_database()
+    orphan = parcel(owner=runtime_row(lease_seconds=-1).pk)
+    page = admin_client.post(
+        "/admin/recovery/recoveryfailure/",
+        {"action": "run_recovery", "index": "0"},
+        follow=True,
+    )
+    orphan.refresh_from_db()
+    assert orphan.state == "interrupted"
+    assert "Parcels: 1 examined" in page.content.decode()
+
+
+@pytest.mark.usefixtures("recovery")
 def test_the_action_is_for_those_who_were_given_it(client: Client) -> None:
     watch_database()
     dead = runtime_row(lease_seconds=-1)
