@@ -20,7 +20,8 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 from django.db.models.base import ModelState
 from psycopg.abc import Buffer
@@ -42,6 +43,9 @@ MOVED_SQL: Final = "({moved} OR recovery_moved(false))"
 NOTHING_MOVED: Final = "HF001"
 # The session forgot the statement, or a column of its result has another type since.
 _TO_PREPARE_ANEW: Final = frozenset({"26000", "0A000"})
+# A function that looks at a column keeps its plans as long as the session lives, and fails for
+# ever once the column has another type.
+_TO_BEGIN_ANEW: Final = "42804"
 # A plan outlives the size for which it was made: one that read a whole table while that was
 # nearly empty would do so until the next ANALYZE, by an index too where it was to be hashed or
 # merged. So would those of the foreign keys. Before PostgreSQL 18 what cannot be avoided then
@@ -64,6 +68,24 @@ def run(statement: str, parameters: Mapping[str, Any], *, prepared: bool = True)
     Errors are Django's, as from its own cursors.
     """
     database = connections[DEFAULT_DB_ALIAS]
+    try:
+        return _run(database, statement, parameters, prepared=prepared)
+    except ProgrammingError as error:
+        is_outlived = getattr(error.__cause__, "sqlstate", None) == _TO_BEGIN_ANEW
+        if not is_outlived or database.in_atomic_block or not database.get_autocommit():
+            raise
+    # nothing was done, and nothing is open that the session would take along
+    database.close()
+    return _run(database, statement, parameters, prepared=prepared)
+
+
+def _run(
+    database: BaseDatabaseWrapper,
+    statement: str,
+    parameters: Mapping[str, Any],
+    *,
+    prepared: bool,
+) -> Rows:
     database.ensure_connection()
     database.validate_no_broken_transaction()
     session: _Session | None = getattr(_kept, "session", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,14 @@ from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import DataError, IntegrityError, OperationalError, connection, transaction
+from django.db import (
+    DataError,
+    IntegrityError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    transaction,
+)
 from pytest_django import DjangoAssertNumQueries
 
 from recovery import statements
@@ -113,6 +121,57 @@ def test_a_statement_is_prepared_anew_for_a_column_of_another_type() -> None:
         cursor.execute("ALTER TABLE parcel ALTER weight TYPE text")
 
     assert run("SELECT weight FROM parcel", {}) == [("1",)]
+
+
+@pytest.fixture
+def weighed() -> Iterator[str]:
+    """Return what weighs a parcel, whose weight a function looks at."""
+    with connection.cursor() as cursor:
+        cursor.execute("""
+            CREATE TABLE parcel AS SELECT 1 AS weight;
+            CREATE FUNCTION parcel_abides() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF NEW.weight < OLD.weight THEN RAISE 'lighter'; END IF; RETURN NULL;
+            END $$;
+            CREATE TRIGGER abides AFTER UPDATE ON parcel
+                FOR EACH ROW EXECUTE FUNCTION parcel_abides()""")
+    yield "UPDATE parcel SET weight = %(weight)s RETURNING weight::int"
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE parcel; DROP FUNCTION parcel_abides")
+
+
+def change_weight(kind: str) -> None:
+    """Let a migration give the column another type, by a session of its own."""
+    other = connection.copy()
+    with other.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE parcel ALTER weight TYPE {kind}")
+    other.close()
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_session_outlives_another_type_of_a_column_that_a_function_looks_at(
+    weighed: str, *, prepared: bool
+) -> None:
+    for weight, kind in enumerate(("bigint", "integer", "numeric"), 2):
+        assert run(weighed, {"weight": weight}, prepared=prepared) == [(weight,)]
+        change_weight(kind)
+        assert run(weighed, {"weight": weight}, prepared=prepared) == [(weight,)]
+
+
+def test_within_a_transaction_it_is_told_and_the_session_stays(weighed: str) -> None:
+    run(weighed, {"weight": 2})
+    change_weight("bigint")
+
+    session = connection.connection
+    with transaction.atomic():
+        User.objects.update(first_name="Ada")
+        with pytest.raises(ProgrammingError):
+            run(weighed, {"weight": 3})
+    assert connection.connection is session
+
+
+def test_a_statement_that_mixes_types_itself_is_refused(weighed: str) -> None:
+    with pytest.raises(ProgrammingError, match="type"):
+        run("UPDATE parcel SET weight = %(weight)s::bytea RETURNING 1", {"weight": b""})
 
 
 def test_a_plan_made_while_a_table_was_nearly_empty_does_not_read_all_of_it() -> None:
