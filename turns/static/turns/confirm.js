@@ -7,7 +7,8 @@ let act = null;
 
 /**
  * Ask; `doing()` runs when the person says yes, and keeps the question open if it throws.
- * `go` and `keep` are what the two buttons say.
+ * `go` and `keep` are what the two buttons say. Returned is what withdraws the question: called
+ * while it still stands, it returns true.
  */
 export function confirmed(title, name, words, doing, { go = "Delete", keep = "Keep it" } = {}) {
   document.getElementById("confirm-title").textContent = title;
@@ -18,15 +19,22 @@ export function confirmed(title, name, words, doing, { go = "Delete", keep = "Ke
   problem.textContent = "";
   act = doing;
   dialog.showModal();
+  return () => {
+    const stands = dialog.open && act === doing;
+    if (stands) dialog.close();
+    return stands;
+  };
 }
 
 button.addEventListener("click", async () => {
+  const doing = act;
   button.disabled = true;
   try {
-    await act();
-    dialog.close();
+    await doing();
+    // it may have been withdrawn meanwhile, and another one be asked
+    if (act === doing) dialog.close();
   } catch (error) {
-    problem.textContent = error.message;
+    if (act === doing) problem.textContent = error.message;
   } finally {
     button.disabled = false;
   }

@@ -59,6 +59,8 @@ const page = {
   signedOut: () => connected("signed-out"),
   /** Lead to a message, wherever in the past it is. False when it is gone. */
   lead: (id) => reading.lead(id),
+  /** Whether some of a message can be read right now. */
+  isInView: (id) => reading.isInView(id),
   /** The conversation's id; `key` makes one where there is none yet. */
   room: (key, title) => composer.room(key, title),
   /** How many things happened that nobody has seen: said in the window's title. */

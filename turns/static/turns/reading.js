@@ -14,6 +14,13 @@ const SIDES = {
   newer: { asks: "after", leads: "previous", margin: "0px 0px 400px", what: "Later messages" },
 };
 
+/** Whether more of an element than a sliver is within the part that scrolls it. */
+export function isWithin(element, scroller) {
+  const { top, bottom } = element.getBoundingClientRect();
+  const edge = scroller.getBoundingClientRect();
+  return bottom > edge.top + LEAD_PIXELS && top < edge.bottom - LEAD_PIXELS;
+}
+
 export class Reading {
   /** `page` gives `conversation`, and is told what to say; `end` is the thread that is live. */
   constructor(page, end) {
@@ -42,6 +49,12 @@ export class Reading {
   /** Whether what is shown is not the end. */
   get isAway() {
     return this.shown !== this.end;
+  }
+
+  /** Whether some of a message can be read right now. */
+  isInView(id) {
+    const message = this.shown.find(id);
+    return message !== null && isWithin(message, this.view);
   }
 
   // --- moving ---

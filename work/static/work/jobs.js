@@ -7,8 +7,10 @@ import { Rail } from "./rail.js";
 import { isOpen, kindOf } from "./words.js";
 
 export function start(page, told) {
-  const rail = new Rail(page, { cancel, report, again });
-  const notices = new Notices(page, { lead: report, elsewhere });
+  const overtaken = (job) => notices.overtaken(job.id);
+  const rail = new Rail(page, { cancel, report, again, overtaken });
+  const isInView = ({ id, message_id }) => rail.isInView(id) || page.isInView(message_id);
+  const notices = new Notices(page, { lead: report, elsewhere, isInView });
   const keys = new Map();
   new Form(page, told, {
     started(job) {

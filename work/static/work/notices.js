@@ -1,4 +1,6 @@
 // A job that ends while nobody looks: a notice on every page of the person, and in its title.
+// Where the end can be seen as it happens, by the job's card or its report, a notice would only
+// cover what it is about: there the end is spoken, and no more.
 //
 // Jobs of this conversation are told by the live view. Those of others are asked for now and
 // then, more often while one is at work; pages of the same browser tell each other at once.
@@ -10,18 +12,27 @@ import { endOf, isOpen, lookOf } from "./words.js";
 const BUSY_SECONDS = 4;
 const IDLE_SECONDS = 25;
 const SHOWN_SECONDS = 20;
-const MOST = 4;
+// On a phone a notice covers what stands at the top of the messages; only the newest is shown.
+const SHOWN_SECONDS_NARROW = 8;
+const NARROW = matchMedia("(max-width: 760px)");
+const MOST = 3;
+const SPOKEN_CHARS = 120;
 
 export class Notices {
-  /** `lead(job)` shows a job of this conversation; `elsewhere(jobs)` draws the others. */
-  constructor(page, { lead, elsewhere }) {
+  /**
+   * `lead(job)` shows the report of a job of this conversation, `isInView(job)` says whether its
+   * end can be seen without; `elsewhere(jobs)` draws the others.
+   */
+  constructor(page, { lead, elsewhere, isInView }) {
     this.page = page;
     this.lead = lead;
+    this.isInView = isInView;
     this.drawElsewhere = elsewhere;
     this.place = document.getElementById("toasts");
     this.open = new Map();
     this.ended = new Set();
     this.expected = new Set();
+    this.askedAbout = new Set();
     this.listed = null;
     this.unseen = 0;
     this.channel = new BroadcastChannel(`holdfast.${page.user}.jobs`);
@@ -126,16 +137,43 @@ export class Notices {
     this.expected.add(id);
   }
 
-  end(job) {
+  /** Somebody was asked here whether to cancel this job: that it has ended needs a notice. */
+  overtaken(id) {
+    this.askedAbout.add(id);
+  }
+
+  async end(job) {
     if (this.ended.has(job.id)) return;
     this.ended.add(job.id);
-    if (job.state === "cancelled" && this.expected.has(job.id)) {
+    const isCancelled = job.state === "cancelled";
+    if (isCancelled && this.expected.has(job.id)) {
       this.page.announce(`${endOf(job)}.`);
       return;
     }
+    if (document.visibilityState !== "visible" || !document.hasFocus()) {
+      this.unseen += 1;
+      this.page.mark(this.unseen);
+    }
+    await null; // until the page has drawn all that came with this
+    const isOvertaken = this.askedAbout.has(job.id) || this.expected.has(job.id);
+    if (!isOvertaken && this.isSeen(job)) {
+      this.page.announce(`${endOf(job)}. ${job.goal.slice(0, SPOKEN_CHARS)}`);
+      return;
+    }
+    const rest = isOvertaken && !isCancelled ? "There is nothing left to cancel. " : "";
+    this.put(job, `${endOf(job)}. ${rest}`);
+  }
+
+  /** Whether the end of a job happens before somebody's eyes. */
+  isSeen(job) {
+    const isVisible = document.visibilityState === "visible";
+    return isVisible && !this.isElsewhere(job) && this.isInView(job);
+  }
+
+  put(job, what) {
     const toast = clone("toast");
     toast.dataset.look = lookOf(job);
-    toast.querySelector(".toast-what").textContent = `${endOf(job)}. `;
+    toast.querySelector(".toast-what").textContent = what;
     toast.querySelector(".toast-goal").textContent = job.goal;
     const link = toast.querySelector(".toast-lead");
     link.href = `/c/${job.conversation_id}/`;
@@ -156,15 +194,11 @@ export class Notices {
     this.place.append(toast);
     while (this.place.children.length > MOST) this.place.firstElementChild.remove();
     this.expire(toast);
-    if (document.visibilityState !== "visible" || !document.hasFocus()) {
-      this.unseen += 1;
-      this.page.mark(this.unseen);
-    }
   }
 
   /** A notice goes by itself, but not while nobody can see it or somebody is at it. */
   expire(toast) {
-    let left = SHOWN_SECONDS;
+    let left = NARROW.matches ? SHOWN_SECONDS_NARROW : SHOWN_SECONDS;
     const timer = setInterval(() => {
       const isHeld = document.hidden || toast.matches(":hover, :focus-within");
       if (!isHeld) left -= 1;

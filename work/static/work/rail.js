@@ -1,6 +1,7 @@
 // The jobs of this conversation: beside the messages, or as a drawer where there is no room.
 
 import { confirmed } from "../turns/confirm.js";
+import { isWithin } from "../turns/reading.js";
 import { clone, drawStep, isNewer } from "../turns/thread.js";
 import { clock, doingOf, factsOf, isOpen, kindOf, lookOf, stateOf } from "./words.js";
 
@@ -8,11 +9,15 @@ const WIDE = matchMedia("(min-width: 1100px)");
 const CHOICE = "jobs.rail";
 
 export class Rail {
-  /** `acts` has: cancel(job), report(job), again(job, button); each may throw a Problem. */
+  /**
+   * `acts` has: cancel(job), report(job), again(job, button), each may throw a Problem; and
+   * overtaken(job), called when a job ends while its cancelling is asked about.
+   */
   constructor(page, acts) {
     this.page = page;
     this.acts = acts;
     this.jobs = new Map();
+    this.asked = null;
     this.element = document.getElementById("jobs");
     this.list = document.getElementById("job-list");
     this.lines = document.getElementById("jobs-inline");
@@ -38,6 +43,12 @@ export class Rail {
 
   get isShown() {
     return !this.element.hidden;
+  }
+
+  /** Whether the card of a job can be seen right now. */
+  isInView(id) {
+    const card = this.find(id);
+    return this.isShown && card !== null && isWithin(card, this.list.parentElement);
   }
 
   get isWanted() {
@@ -78,6 +89,7 @@ export class Rail {
     }
     this.drawLine(job);
     this.tick();
+    if (!isOpen(job)) this.withdraw(job);
   }
 
   /** Whether `job` stands above that other card: open ones first, then the newest. */
@@ -190,7 +202,19 @@ export class Rail {
       setTimeout(() => this.find(job.id)?.focus());
     };
     const says = { go: "Cancel the job", keep: "Let it go on" };
-    confirmed("Cancel this job?", job.goal, words, cancel, says);
+    const withdraw = confirmed("Cancel this job?", job.goal, words, cancel, says);
+    this.asked = { id: job.id, withdraw };
+  }
+
+  /** Nothing is left to be asked about a job that has ended. */
+  withdraw(job) {
+    if (this.asked?.id !== job.id) return;
+    if (this.asked.withdraw()) {
+      this.acts.overtaken(job);
+      // the button that had the focus has gone
+      setTimeout(() => this.find(job.id)?.focus());
+    }
+    this.asked = null;
   }
 }
 
