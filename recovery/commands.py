@@ -129,17 +129,19 @@ class RecoverCommand(OperatorCommand):
                 )
             self.stdout.write(_sentence(report, dry_run=options["dry_run"]))
         if options["dry_run"] and (in_doubt := liveness.in_doubt_count()):
+            look = (
+                "runtime looks dead and is" if in_doubt == 1 else "runtimes look dead and are"
+            )
             self.stderr.write(
-                f"{in_doubt} runtimes look dead and are not buried by a dry run; "
-                "what they own is not listed."
+                f"{in_doubt} {look} not buried by a dry run; what is owned there is not listed."
             )
 
 
 def _sentence(report: RecoveryReport, *, dry_run: bool) -> str:
     if dry_run:
-        return f"{report.examined} {report.kind} would be taken up; nothing was changed."
+        return f"{report.kind}: {report.examined} would be taken up; nothing was changed."
     return (
-        f"{report.examined} {report.kind} examined: {report.adopted} adopted, "
+        f"{report.kind}: {report.examined} examined, {report.adopted} adopted, "
         f"{report.interrupted} interrupted, {report.redispatched} dispatched again, "
         f"{report.skipped} locked by others, {report.failed} failed, "
         f"in {report.duration_ms} ms."

@@ -66,7 +66,7 @@ class ErrorCode(models.TextChoices):
     CONTEXT_TOO_LONG = "context_too_long", "The context is too long."
     WALL_CLOCK_OUT_OF_RANGE = (
         "wall_clock_out_of_range",
-        "A job of this kind cannot be given this much time.",
+        "A job is given from 10 to 3,600 seconds; deep work, no more than 600.",
     )
     JOB_KIND_UNAVAILABLE = "job_kind_unavailable", "This kind of job cannot be done here."
     JOB_LIMIT_REACHED = "job_limit_reached", "Too many jobs are at work. Wait for one to end."

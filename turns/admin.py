@@ -10,6 +10,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from recovery.admin import ChildInline, InspectionAdmin, OwnedRowAdmin
+from recovery.counting import counted
 from recovery.timeline import Moment
 from turns import bounds
 from turns.models import (
@@ -64,7 +65,7 @@ class ToolStepInline(ChildInline):
 
 
 def _size(row: Message | Note) -> str:
-    return f"{len(row.text.encode())} bytes"
+    return counted(len(row.text.encode()), "byte")
 
 
 @admin.register(Turn)

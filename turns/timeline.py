@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from recovery.counting import counted
 from recovery.timeline import Moment, at, in_order, of_recovery
 from turns.lifecycles import KIND
 from turns.models import Receipt, Turn
@@ -29,7 +30,9 @@ def _moments(turn: Turn) -> Iterator[Moment]:
 def _of_receipt(turn: Turn) -> Iterator[Moment]:
     receipt = Receipt.objects.filter(turn_id=turn.pk).first()
     if receipt is not None:
-        yield from at(receipt.created_at, f"receipt captured, {receipt.message_count} messages")
+        yield from at(
+            receipt.created_at, f"receipt captured, {counted(receipt.message_count, 'message')}"
+        )
         yield from at(receipt.finished_at, f"receipt {receipt.state}", receipt.error_code)
 
 
@@ -40,7 +43,9 @@ def of_provider_steps(
     for step in steps:
         name = f"provider step {step.sequence}"
         by = f", generation {step.generation}" if generations else ""
-        yield from at(step.started_at, f"{name} started{by}, {step.request_bytes} bytes sent")
+        yield from at(
+            step.started_at, f"{name} started{by}, {counted(step.request_bytes, 'byte')} sent"
+        )
         yield from at(step.finished_at, f"{name} {step.state}", step.error_code)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from recovery.counting import counted
 from recovery.timeline import Moment, at, in_order, of_recovery
 from turns.timeline import of_provider_steps, of_tool_steps
 from work.lifecycles import KIND
@@ -27,7 +28,8 @@ def _moments(job: WorkJob) -> Iterator[Moment]:
     for report in job.reports.order_by("pk"):
         yield from at(
             report.created_at,
-            f"{report.kind} written, generation {report.generation}, {report.byte_count} bytes",
+            f"{report.kind} written, generation {report.generation}, "
+            f"{counted(report.byte_count, 'byte')}",
         )
     yield from at(job.cancel_requested_at, "cancel requested")
     yield from of_recovery(KIND, job.pk)

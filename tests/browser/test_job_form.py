@@ -102,6 +102,8 @@ def test_a_form_half_written_is_there_after_a_reload(
     expect(rail.problem).to_have_text("Say what the job is to do: its goal.")
     rail.goal.fill("é" * 1_001)
     expect(rail.problem).to_have_text("The goal is too long by 2 bytes.")
+    rail.goal.fill("a" * 2_001)
+    expect(rail.problem).to_have_text("The goal is too long by 1 byte.")
     rail.goal.fill(GOAL)
     expect(rail.problem).to_be_empty()
     person.page.reload()

@@ -71,12 +71,12 @@ def test_text_is_a_line_a_row_and_a_sentence() -> None:
     row = parcel()
     first, sentence = recover().splitlines()
     assert first.split() == [str(row.pk), "runtime_lost", "interrupted", "runtime_lost"]
-    assert sentence.startswith("1 parcels examined: 0 adopted, 1 interrupted")
+    assert sentence.startswith("parcels: 1 examined, 0 adopted, 1 interrupted")
 
 
 def test_a_dry_run_changes_nothing_and_says_so() -> None:
     parcel()
-    assert "1 parcels would be taken up; nothing was changed." in recover("--dry-run")
+    assert "parcels: 1 would be taken up; nothing was changed." in recover("--dry-run")
     assert RecoveryEvent.objects.count() == 0
     assert json.loads(recover("--dry-run", "--json"))["interrupted"] == 0
 
@@ -85,7 +85,7 @@ def test_a_dry_run_tells_of_runtimes_it_does_not_bury() -> None:
     runtime_row(lease_seconds=-1)
     errors = StringIO()
     call_command(RecoverParcels(stdout=StringIO(), stderr=errors), "--dry-run")
-    assert "1 runtimes look dead" in errors.getvalue()
+    assert "1 runtime looks dead and is not buried" in errors.getvalue()
 
 
 def test_limit_bounds_the_run() -> None:

@@ -83,7 +83,7 @@ def test_a_jobs_page_shows_sizes_digests_steps_authority_and_timeline(
     for words in (
         "admitted",
         f"claimed by {job.owner}, generation 1",
-        "provider step 1 started, generation 1, 1 bytes sent",
+        "provider step 1 started, generation 1, 1 byte sent",
         "tool step 1 (edit) succeeded",
         f"result written, generation 1, {len(SECRET)} bytes",
         "worktree of branch holdfast/job-1, from commit c0ffee",

@@ -261,7 +261,7 @@ def test_a_dry_run_shows_what_would_be_done_and_changes_nothing() -> None:
 
     *lines, sentence = recover("--dry-run").splitlines()
 
-    assert sentence == "3 work would be taken up; nothing was changed."
+    assert sentence == "work: 3 would be taken up; nothing was changed."
     assert {tuple(line.split()) for line in lines} == {
         (str(released.pk), "runtime_lost", "adopted", "-"),
         (str(ended.pk), "runtime_lost", "interrupted", "adoption_attempts_exhausted"),

@@ -131,6 +131,20 @@ def test_what_cannot_be_a_job_is_refused(
     assert refusal(conversation, **ask) == code
 
 
+def test_a_refused_time_is_answered_with_the_allowed_ones() -> None:
+    least, most, deep_work = (
+        f"{seconds:,}"
+        for seconds in (
+            bounds.WALL_CLOCK_MIN_SECONDS,
+            bounds.COMPUTER_WALL_CLOCK_SECONDS,
+            bounds.WALL_CLOCK_SECONDS,
+        )
+    )
+    assert ErrorCode.WALL_CLOCK_OUT_OF_RANGE.label == (
+        f"A job is given from {least} to {most} seconds; deep work, no more than {deep_work}."
+    )
+
+
 def test_a_person_may_ask_for_less_time(conversation: Conversation) -> None:
     job = admit(conversation, wall_clock_seconds=10)
     assert (job.wall_clock_seconds, job.budget["wall_clock_seconds"]) == (10, 10)

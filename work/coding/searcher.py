@@ -68,8 +68,14 @@ def search(asked: Search) -> Iterator[str]:
                 return
             found += 1
             yield f"{_plain(name)}:{number}:{_shown(line, asked.line_bytes)}"
-    said = f"[{found} hits in {looked_at} files"
-    yield f"{said}; {left_out} are no text, or too large]" if left_out else f"{said}]"
+    said = f"[{_counted(found, 'hit')} in {_counted(looked_at, 'file')}"
+    are = "is" if left_out == 1 else "are"
+    yield f"{said}; {left_out} {are} no text, or too large]" if left_out else f"{said}]"
+
+
+def _counted(number: int, one: str) -> str:
+    """As `recovery.counting` says it, which is not to be had here."""
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
 def _read(root: int, name: str, most: int) -> bytes | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from recovery.counting import counted
 from work.coding import worktrees
 from work.coding.git import At, Git, GitFailed
 
@@ -189,5 +190,5 @@ def _digest(path: Path) -> str:
             return f"link to {path.readlink()}"
         if path.is_file() and path.stat().st_size <= _FILE_MAX_BYTES:
             return hashlib.sha256(path.read_bytes()).hexdigest()
-        return f"{path.stat().st_size} bytes"
+        return counted(path.stat().st_size, "byte")
     return "not there"

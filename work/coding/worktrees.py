@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from recovery.counting import counted
 from recovery.errors import ErrorCode
 from recovery.probes import reach
 from work.coding import bounds
@@ -56,7 +57,7 @@ class Facts:
 
     def _sentences(self) -> Iterator[str]:
         if self.commit:
-            files = "1 file" if self.changed_files == 1 else f"{self.changed_files} files"
+            files = counted(self.changed_files, "file")
             at = f"branch {self.branch} at commit {self.commit}"
             yield f"The work is on {at}: {files} changed."
         elif not (self.lost or self.stays_at):

@@ -1,6 +1,6 @@
 // The search box: what is written is looked for, and each result leads to its message.
 
-import { call } from "../turns/api.js";
+import { call, counted } from "../turns/api.js";
 import { clone } from "../turns/thread.js";
 
 const PAUSE_MS = 250;
@@ -120,7 +120,7 @@ class Search {
     const over = this.encoder.encode(this.query).length - this.told.query_bytes;
     if (over > 0) {
       this.clear();
-      this.refuse(`This is too long by ${over.toLocaleString()} bytes.`);
+      this.refuse(`This is too long by ${counted(over, "byte")}.`);
       return;
     }
     this.refuse("");

@@ -149,7 +149,7 @@ async def test_what_is_no_pattern_is_said_to_be_none(
 
 async def test_a_search_may_be_of_one_file(workspace: Workspace) -> None:
     found = await call(workspace, "search_files", text="hello", path="./src//app.py")
-    assert found.result.splitlines() == ["src/app.py:1:print('hello')", "[1 hits in 1 files]"]
+    assert found.result.splitlines() == ["src/app.py:1:print('hello')", "[1 hit in 1 file]"]
 
 
 async def test_the_changes_of_what_was_removed_are_shown(workspace: Workspace) -> None:
@@ -282,7 +282,7 @@ async def test_a_commit_says_what_is_in_it(
     await call(workspace, "write_file", path="new", text="1\n")
     done = await call(workspace, "commit", message="Add it\n\n-F /etc/passwd\n")
     tip = repository.git("rev-parse", "holdfast/job-1")
-    assert done.result == f"Committed {tip} on holdfast/job-1: 1 files.\nnew"
+    assert done.result == f"Committed {tip} on holdfast/job-1: 1 file.\nnew"
     said = repository.git("show", "--no-patch", "--format=%B", tip)
     assert said == "Add it\n\n-F /etc/passwd\n"
 

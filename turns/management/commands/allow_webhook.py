@@ -15,10 +15,10 @@ from turns.transitions.conversations import is_storable, lock_person
 
 
 class Command(OperatorCommand):
-    """Keeps the list of addresses a person's turns may send to."""
+    """Keeps the list of addresses a person's turns and jobs may send to."""
 
     help = (
-        "Allow the tool webhook_post, in the turns of USER, to POST to exactly URL "
+        "Allow the tool webhook_post, in the turns and jobs of USER, to POST to exactly URL "
         f"(at most {bounds.WEBHOOK_ADDRESSES_PER_OWNER} addresses a person)."
     )
 

@@ -53,6 +53,11 @@ export async function ask(method, address, body) {
   }
 }
 
+/** "1 byte", "2,000 bytes": a number and what is counted. */
+export function counted(number, one) {
+  return `${number.toLocaleString()} ${one}${number === 1 ? "" : "s"}`;
+}
+
 /** A key nobody has used: the service takes a request with a known one for a repetition. */
 export function newKey() {
   // randomUUID is missing where the page came over plain HTTP from another machine

@@ -4,7 +4,7 @@
 // sent under every time, until the service has it: it survives a reload and a lost network, and
 // is never asked twice. What the service refuses comes back into the box.
 
-import { call, newKey, Problem } from "./api.js";
+import { call, counted, newKey, Problem } from "./api.js";
 import { clone, isOpen } from "./thread.js";
 
 const RETRY_SECONDS = [1, 2, 4, 8, 15];
@@ -68,7 +68,7 @@ export class Composer {
     this.box.style.height = "auto";
     this.box.style.height = `${this.box.scrollHeight + 2}px`;
     const over = this.encoder.encode(this.box.value).length - this.page.messageBytes;
-    if (over > 0) this.refuse(`This is too long by ${over.toLocaleString()} bytes.`);
+    if (over > 0) this.refuse(`This is too long by ${counted(over, "byte")}.`);
     else this.refuse("");
   }
 
@@ -169,7 +169,7 @@ export class Composer {
     } else if (error.status === 401) {
       this.page.signedOut();
     } else {
-      const wait = error.retryAfter ? ` Try again in ${error.retryAfter} seconds.` : "";
+      const wait = error.retryAfter ? ` Try again in ${counted(error.retryAfter, "second")}.` : "";
       this.drop(item.key);
       this.giveBack(item.text, error.message + wait);
       this.page.refused();

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
+from recovery.counting import counted
 from recovery.errors import ErrorCode
 from turns.tools.registry import Arguments, Effect, Invocation, Tool, ToolFailed
 from work.coding import bounds
@@ -103,7 +104,7 @@ def _message(text: str) -> str:
 def _told(done: Commit, branch: str) -> str:
     if done.files:
         lines = [
-            f"Committed {done.id} on {branch}: {len(done.files)} files.",
+            f"Committed {done.id} on {branch}: {counted(len(done.files), 'file')}.",
             saying.listing(done.files, most=bounds.CHANGED_FILES_NAMED),
         ]
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from recovery.counting import counted
 from recovery.errors import ErrorCode
 from turns.tools.registry import Arguments, Effect, Invocation, Tool, ToolFailed
 from work.coding import bounds
@@ -80,7 +81,7 @@ def tools(workspace: Workspace) -> tuple[Tool[Any], ...]:
             is_new = workspace.tree.write(
                 asked.path, data, executable=asked.executable, before=still_ours
             )
-        return f"{'Created' if is_new else 'Replaced'}: {len(data)} bytes."
+        return f"{'Created' if is_new else 'Replaced'}: {counted(len(data), 'byte')}."
 
     def delete_file(invocation: Invocation[DeleteFile]) -> str:
         """Remove the file."""

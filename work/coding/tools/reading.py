@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 from pydantic import Field
 
+from recovery.counting import counted
 from recovery.errors import ErrorCode
 from turns.tools.registry import Arguments, Effect, Invocation, Tool, ToolFailed
 from work.coding import bounds
@@ -102,7 +103,7 @@ def tools(workspace: Workspace) -> tuple[Tool[Any], ...]:
 def _line(entry: Entry) -> str:
     match entry.kind:
         case Kind.FILE:
-            return f"{entry.name}  {entry.size} bytes"
+            return f"{entry.name}  {counted(entry.size, 'byte')}"
         case Kind.DIRECTORY:
             return f"{entry.name}/"
         case _:
@@ -118,7 +119,8 @@ def _read(file: BinaryIO, asked: ReadFile) -> str:
     wanted = lines[asked.first_line - 1 : asked.first_line - 1 + asked.lines]
     if lines and not wanted:
         raise ToolFailed(
-            ErrorCode.INVALID_TOOL_ARGUMENTS, result=f"The file has {len(lines)} lines."
+            ErrorCode.INVALID_TOOL_ARGUMENTS,
+            result=f"The file has {counted(len(lines), 'line')}.",
         )
     taken: list[str] = []
     room = _TEXT_MAX_BYTES
@@ -137,7 +139,7 @@ def _read(file: BinaryIO, asked: ReadFile) -> str:
 def _size(data: bytes) -> str:
     if len(data) > bounds.READ_FILE_MAX_BYTES:
         return f"more than {bounds.READ_FILE_MAX_BYTES} bytes"
-    return f"{len(data)} bytes"
+    return counted(len(data), "byte")
 
 
 def _text(line: bytes) -> str:

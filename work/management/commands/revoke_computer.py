@@ -32,4 +32,4 @@ class Command(OperatorCommand):
             computer = revoke_computer(person_id, name)
         self.stdout.write(f"Revoked: {computer.name}.")
         if left := WorkJob.objects.open().filter(computer=computer).count():
-            self.stdout.write(f"{left} of its jobs have not ended.")
+            self.stdout.write(f"{left} of its jobs {'has' if left == 1 else 'have'} not ended.")

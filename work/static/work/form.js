@@ -3,7 +3,7 @@
 // The request keeps its key until the service has taken it: sent again after a lost answer or a
 // reload, it is still one job.
 
-import { call, newKey, Problem } from "../turns/api.js";
+import { call, counted, newKey, Problem } from "../turns/api.js";
 
 const NEW = "new";
 
@@ -151,7 +151,7 @@ export class Form {
       [this.context, this.told.context_bytes, "context"],
     ]) {
       const over = this.encoder.encode(field.value).length - bytes;
-      if (over > 0) return `The ${name} is too long by ${over.toLocaleString()} bytes.`;
+      if (over > 0) return `The ${name} is too long by ${counted(over, "byte")}.`;
     }
     return "";
   }
@@ -239,7 +239,7 @@ export function explained(error) {
     return `${error.message} Nobody knows whether the job has begun. Try again: it begins once.`;
   }
   if (error.code === "not_found") return "The computer, or this conversation, is gone.";
-  const wait = error.retryAfter ? ` Try again in ${error.retryAfter} seconds.` : "";
+  const wait = error.retryAfter ? ` Try again in ${counted(error.retryAfter, "second")}.` : "";
   return error.message + wait;
 }
 

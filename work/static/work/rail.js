@@ -1,5 +1,6 @@
 // The jobs of this conversation: beside the messages, or as a drawer where there is no room.
 
+import { counted } from "../turns/api.js";
 import { confirmed } from "../turns/confirm.js";
 import { isWithin } from "../turns/reading.js";
 import { clone, drawStep, isNewer } from "../turns/thread.js";
@@ -260,6 +261,6 @@ function drawSteps(details, job) {
   const calls = job.steps.filter((step) => step.kind === "tool");
   details.hidden = calls.length === 0;
   const count = Math.max(calls.length, job.steps_done);
-  details.querySelector("summary").textContent = count === 1 ? "1 step" : `${count} steps`;
+  details.querySelector("summary").textContent = counted(count, "step");
   details.querySelector("ol").replaceChildren(...calls.map(drawStep));
 }

@@ -1,5 +1,6 @@
 // What is said about a job, in words.
 
+import { counted } from "../turns/api.js";
 import { inWords } from "../turns/thread.js";
 
 const OPEN = new Set(["queued", "running"]);
@@ -73,7 +74,7 @@ export function doingOf(job) {
 export function factsOf(job) {
   const { attempts, steps_done: done, computer } = job;
   const facts = [];
-  if (done) facts.push(done === 1 ? "1 step done" : `${done} steps done`);
+  if (done) facts.push(`${counted(done, "step")} done`);
   const unknown = job.steps.filter((step) => step.kind === "tool" && step.state === "interrupted");
   if (unknown.length) facts.push(`${unknown.length} of unknown outcome`);
   if (computer) facts.push(`on ${computer}`);
