@@ -103,6 +103,12 @@ def report() -> Model:
     return make.JobReportFactory.create()
 
 
+def report_beside_another_conversation() -> Model:
+    made = make.JobReportFactory.create()
+    make.MessageFactory.create()
+    return made
+
+
 def notice_beside_a_result() -> Model:
     first = make.JobReportFactory.create()
     return make.JobReportFactory.create(job=first.job, notice=True)
@@ -225,6 +231,10 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("workjob", "begins_queued", queued, another(WorkJob, branch="'main'")),
     ("workjob", "begins_queued", queued, another(WorkJob, base_commit="'c0ffee'")),
     ("workjob", "begins_queued", queued, another(WorkJob, acp_session_id="'another'")),
+    ("workjob", "cancel_wins", cancelling, f"state = 'failed', {CODED}"),
+    ("workjob", "cancel_wins", cancelling, f"state = 'completed', {END}"),
+    ("workjob", "cancel_wins", running,
+        f"state = 'interrupted', {CODED}, cancel_requested_at = now()"),
     ("workjob", "ends_whole", asking, f"state = 'completed', {END}"),
     ("workjob", "ends_whole", calling, f"state = 'failed', {CODED}"),
     ("workjob", "fence", running, "acp_cursor = 1, write_mark = write_mark"),
@@ -343,6 +353,9 @@ BREACHES: Final[list[tuple[str, str, Callable[[], Model], str]]] = [
     ("jobreport", "is_final", report, "text = 'Something else.'"),
     ("jobreportmessage", "identity_is_fixed", link, "message_id = message_id + 1"),
     ("jobreportmessage", "identity_is_fixed", link, "report_id = report_id + 1"),
+    ("jobreportmessage", "in_its_conversation", report_beside_another_conversation,
+        "INSERT INTO work_jobreportmessage (report_id, message_id) "
+        "SELECT {pk}, max(id) FROM turns_message"),
     ("jobreportmessage", "report_id", second_of_two_links,
         "report_id = (SELECT min(report_id) FROM work_jobreportmessage)"),
     ("jobreportmessage", "message_id", second_of_two_links,

@@ -139,6 +139,7 @@ _KEPT_IN_HAND: Final[Rules] = {
         otherwise={
             **ending_rules(lifecycles.JOB, silent=_SILENT, spoken=_SPOKEN),
             "ended_with_its_time": "NEW.finished_at IS NULL",
+            "cancel_wins": "NEW.cancel_requested_at IS NOT NULL AND NEW.state <> 'cancelled'",
             # what was begun since its snapshot was taken would not be seen below
             "ends_read_committed": SNAPSHOT_IS_OLDER,
             # looked at when the job is locked: a statement that waited for it saw what was

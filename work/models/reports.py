@@ -83,6 +83,20 @@ class JobReportMessage(models.Model):
             refuse_change(
                 "work_jobreportmessage", "identity_is_fixed", ["report_id", "message_id"]
             ),
+            # neither of them ever changes its conversation
+            ConstantTrigger(
+                name="in_its_conversation",
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                func=f"""
+                    IF NOT EXISTS (
+                        SELECT FROM work_jobreport r JOIN work_workjob j ON j.id = r.job_id
+                            JOIN turns_message m ON m.id = NEW.message_id
+                        WHERE r.id = NEW.report_id AND m.conversation_id = j.conversation_id
+                    ) THEN {refuse("work_jobreportmessage_in_its_conversation")} END IF;
+                    RETURN NULL;
+                """,
+            ),
             pgtrigger.Trigger(
                 name="takes_its_report_along",
                 when=pgtrigger.After,
