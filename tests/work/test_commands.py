@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connection
 from pytest_django.fixtures import Settings
@@ -69,6 +70,18 @@ def test_a_computer_is_added_listed_changed_and_revoked(ada: str, root: str) -> 
     assert output_of("revoke_computer", ada, "laptop") == "Revoked: laptop.\n"
     assert output_of("computers", ada) == "There is none.\n"
     assert output_of("computers", "--revoked").startswith("ada  laptop  probe  here  revoked\n")
+
+
+@pytest.mark.parametrize(
+    ("count", "left"), [(1, "1 of its jobs has"), (2, "2 of its jobs have")]
+)
+def test_a_revoked_computer_is_said_to_have_jobs_left(ada: str, count: int, left: str) -> None:
+    owner = get_user_model().objects.get(username=ada)
+    computer = make.ComputerFactory.create(person=owner, name="laptop")
+    for _ in range(count):
+        make.WorkJobFactory.create(person=owner, coding=True, computer=computer)
+    said = output_of("revoke_computer", ada, "laptop")
+    assert said == f"Revoked: laptop.\n{left} not ended.\n"
 
 
 def test_a_computer_of_another_host_is_listed_as_elsewhere(ada: str, root: str) -> None:
