@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
-from django.db import close_old_connections
+from django.db import ProgrammingError, close_old_connections, connection
 
 from recovery import connections
 
@@ -37,6 +37,11 @@ async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) 
         try:
             connections.keep_name()
             return context.run(call, *args, **kwargs)
+        except ProgrammingError:
+            # a function of the database that planned for another type fails in this session
+            # for ever, and in no other
+            connection.close()
+            raise
         finally:
             close_old_connections()
 

@@ -95,8 +95,10 @@ class SweepThread:
             try:
                 close_old_connections()
                 connections.keep_name()
-                sweep(elect=True, wait=self._stop.wait)
+                reports = sweep(elect=True, wait=self._stop.wait)
                 self._failures = 0
+                if any(report.failed for report in reports.values()):
+                    connection.close()  # what fails for its session's sake has another chance
             except Exception as error:  # noqa: BLE001 - the outermost loop of this thread
                 self._failed(error)
         connection.close()

@@ -302,9 +302,12 @@ def _fitting(answer: Said, room: int) -> Said:
         replace(part, result=_cut(part.result, limit)) if isinstance(part, Pair) else part
         for part in answer.parts
     ]
-    while len(parts) > 1 and sum(_part_bytes(part) for part in parts) > room:
-        parts.pop(0)
-    return Said(tuple(parts))
+    sizes = [_part_bytes(part) for part in parts]
+    size, first = sum(sizes), 0
+    while first < len(parts) - 1 and size > room:
+        size -= sizes[first]
+        first += 1
+    return Said(tuple(parts[first:]))
 
 
 def _result_limit(results: Sequence[FunctionResult], excess: int) -> int:

@@ -8,7 +8,7 @@ import threading
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import ProgrammingError, connection
 
 from recovery.executor import THREADS, in_thread
 
@@ -43,6 +43,21 @@ async def test_a_broken_connection_is_replaced(database_url: str) -> None:
             other.execute("SELECT pg_terminate_backend(%s)", [pid])
     after = await asyncio.gather(*(in_thread(backend) for _ in range(4 * THREADS)))
     assert not pids & set(after)
+
+
+async def test_a_session_that_takes_a_statement_for_wrong_is_replaced() -> None:
+    """By a plan that it made before a migration it would do so for ever."""
+    sessions: set[int] = set()
+
+    def wrong() -> None:
+        sessions.add(backend())
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT nothing_of_this_name")
+
+    with pytest.raises(ProgrammingError):
+        await in_thread(wrong)
+    after = await asyncio.gather(*(in_thread(backend) for _ in range(4 * THREADS)))
+    assert not sessions & set(after)
 
 
 async def test_arguments_results_errors_and_context_pass_through() -> None:

@@ -149,6 +149,27 @@ def test_the_thread_survives_the_loss_of_its_session(sweep_thread: SweepThread) 
     assert sweep_thread._thread.is_alive()
 
 
+def test_the_thread_takes_another_session_after_a_pass_with_a_failure(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    """A function that planned for another type fails in its session for ever."""
+    sessions: list[int] = []
+
+    def failing(**_options: Any) -> dict[str, RecoveryReport]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            sessions.append(cursor.fetchone()[0])
+        return {"parcels": RecoveryReport("parcels", failed=1)}
+
+    monkeypatch.setattr("recovery.sweep.sweep", failing)
+    settings.HOLDFAST_SWEEP_SECONDS = 0.05
+    thread = SweepThread()
+    thread.start()
+    wait_until(lambda: len(sessions) > 1, "two passes")
+    thread.stop()
+    assert len(set(sessions)) == len(sessions)
+
+
 def _next_sweep() -> Any:
     before = Pulse.objects.values_list("swept_at", flat=True).first()
     wait_until(

@@ -365,6 +365,29 @@ def test_results_of_the_turn_at_work_are_cut_before_any_is_left_out(
         assert result.output == output or result.output.endswith("bytes in all]")
 
 
+def test_each_part_is_measured_a_few_times_however_many_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A model may ask for its 32 calls again in each of 32 responses."""
+    measured = 0
+    size_of = history._bytes_of
+
+    def counting(item: Item) -> int:
+        nonlocal measured
+        measured += 1
+        return size_of(item)
+
+    monkeypatch.setattr(history, "_bytes_of", counting)
+    parts = tuple(
+        Pair(FunctionCall("c", "count", "{}"), FunctionResult("c", "x" * 600), n // 32)
+        for n in range(32 * 32)
+    )
+    made = compose([], question="Why?", answer=Said(parts), max_bytes=20_000)
+
+    assert made.byte_count <= 20_000
+    assert measured <= 16 * len(parts)
+
+
 def test_a_question_is_never_cut() -> None:
     question = "x" * bounds.USER_MESSAGE_MAX_BYTES
     made = compose(
