@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import psycopg
@@ -12,6 +11,8 @@ from django.db import IntegrityError
 from recovery.constraints import violated_constraint
 from tests import factories as make
 from tests.support.rivals import Rival
+from tests.support.snapshots import *  # noqa: F403
+from tests.support.snapshots import begin
 from turns.models import TextChunk, Turn
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,19 +23,6 @@ DELETE: Final = "DELETE FROM turns_turn WHERE id = %s"
 @pytest.fixture
 def turn() -> Turn:
     return make.TurnFactory.create(running=True)
-
-
-@pytest.fixture
-def session(database_url: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(database_url) as connection:
-        yield connection
-        connection.rollback()
-
-
-def begin(session: psycopg.Connection, isolation: str) -> None:
-    """Begin a transaction at this level, with its snapshot if it has one of its own."""
-    session.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}".encode())
-    session.execute("SELECT FROM turns_turn")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import psycopg
@@ -12,6 +12,8 @@ from recovery.errors import StaleFence
 from tests import factories as make
 from tests.factories import fence_of
 from tests.support.rivals import Rival
+from tests.support.snapshots import *  # noqa: F403
+from tests.support.snapshots import begin
 from work.models import WorkJob
 from work.transitions import start_provider_step
 
@@ -35,19 +37,6 @@ def call(job: WorkJob) -> object:
 @pytest.fixture
 def job() -> WorkJob:
     return make.WorkJobFactory.create(running=True)
-
-
-@pytest.fixture
-def session(database_url: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(database_url) as connection:
-        yield connection
-        connection.rollback()
-
-
-def begin(session: psycopg.Connection, isolation: str) -> None:
-    """Begin a transaction at this level, with its snapshot if it has one of its own."""
-    session.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}".encode())
-    session.execute("SELECT FROM work_workjob")
 
 
 def refusal_of_end(session: psycopg.Connection, job: WorkJob) -> str | None:
