@@ -97,21 +97,28 @@ async def create_job(request: HttpRequest, conversation_id: Id, body: NewJob) ->
 @router.get("/jobs", response={200: JobPage, **UNKNOWN, **ASKED_WRONGLY})
 async def list_jobs(
     request: HttpRequest,
+    *,
     before: str | None = None,
+    after: str | None = None,
     limit: Limit = DEFAULT_PAGE,
     conversation_id: str | None = None,
     state: Annotated[Literal["open"] | None, Query(description="Only what has not ended.")] = (
         None
     ),
 ) -> JobPage:
-    """List the person's jobs, newest first; those of one conversation where it is named."""
-    older_than = None
-    if before is not None and (older_than := parse_id(before)) is None:
+    """List the person's jobs, newest first; those of one conversation where it is named.
+
+    With `after`, only those begun later than that job: the newest of them, where they are more
+    than a page.
+    """
+    places = {"before": before, "after": after}
+    asked = {name: parse_id(text) for name, text in places.items() if text is not None}
+    if None in asked.values():
         raise Refused(ErrorCode.INVALID_REQUEST)
     found = await in_thread(
         projection.jobs,
         person_of(request),
-        before=older_than,
+        **asked,
         conversation_id=None if conversation_id is None else pk_of(conversation_id),
         open_only=state == "open",
         limit=limit + 1,

@@ -91,11 +91,13 @@ def jobs(
     person_id: int,
     *,
     before: int | None = None,
+    after: int | None = None,
     conversation_id: int | None = None,
     open_only: bool = False,
     limit: int,
 ) -> list[JobShape] | None:
-    """Return up to `limit` of the person's jobs older than `before`, newest first.
+    """Return up to `limit` of the person's jobs, newest first: those older than `before`, those
+    newer than `after`.
 
     With `conversation_id`, those of that conversation: None when it is not theirs.
     """
@@ -104,6 +106,8 @@ def jobs(
         where += f" AND {IS_OPEN}"
     if before is not None:
         where += " AND j.id < %(before)s"
+    if after is not None:
+        where += " AND j.id > %(after)s"
     if conversation_id is not None:
         where += " AND j.conversation_id = %(conversation)s"
     rows = _rows(
@@ -117,6 +121,7 @@ def jobs(
         {
             "person": person_id,
             "before": before,
+            "after": after,
             "conversation": conversation_id,
             "limit": limit,
         },

@@ -16,6 +16,8 @@ from turns.models import Conversation
 from work.models import WorkJob
 from work.transitions import append_report, finish_job
 
+LOOKED_AT_AGAIN = "document.dispatchEvent(new Event('visibilitychange'))"
+
 
 def complete(job: WorkJob, report: str = "It was the clapper.") -> None:
     """End a job with its report."""
@@ -71,6 +73,24 @@ def test_an_end_on_a_page_nobody_sees_is_told(
     complete(job)
     expect(rail.toasts).to_contain_text(f"Deep work is done. {GOAL}")
     expect(person.page).to_have_title("(1) Bells · Holdfast")
+
+
+@pytest.mark.parametrize("jobs_before", [0, 2])
+def test_a_job_elsewhere_that_began_and_ended_between_two_looks_is_told(
+    person: Person, rail: JobsRail, conversation: Conversation, jobs_before: int
+) -> None:
+    elsewhere = ConversationFactory.create(owner=conversation.owner, title="Ropes")
+    for number in range(jobs_before):
+        complete(running_job(elsewhere, f"Told long ago, number {number}."))
+    with person.page.expect_response("**/api/v1/jobs?state=open"):
+        person.open_conversation(conversation.pk)
+    complete(running_job(elsewhere, "Splice the rope."))
+    for _ in range(2):  # it is told once
+        with person.page.expect_response("**/api/v1/jobs?state=open"):
+            person.page.evaluate(LOOKED_AT_AGAIN)
+        expect(rail.toasts).to_have_count(1)
+    expect(rail.toasts).to_contain_text("Deep work is done. Splice the rope.")
+    expect(person.page.locator("#jobs-elsewhere li")).to_have_count(0)
 
 
 def test_a_few_notices_stand_together_and_on_a_phone_one(

@@ -343,6 +343,10 @@ def test_jobs_are_listed_newest_first_a_page_at_a_time(
     assert first["next"] == ids[2]
     _, rest = api("GET", f"/jobs?limit=3&before={first['next']}")
     assert ([job["id"] for job in rest["jobs"]], rest["next"]) == (ids[1::-1], None)
+    _, newer = api("GET", f"/jobs?after={ids[2]}")
+    assert ([job["id"] for job in newer["jobs"]], newer["next"]) == (ids[:2:-1], None)
+    _, between = api("GET", f"/jobs?after={ids[0]}&before={ids[4]}&limit=2")
+    assert ([job["id"] for job in between["jobs"]], between["next"]) == (ids[3:1:-1], ids[2])
     _, own = api("GET", f"/jobs?conversation_id={elsewhere.pk}")
     assert [job["id"] for job in own["jobs"]] == [ids[4], ids[2]]
     assert {frozenset(job) for job in own["jobs"]} == {frozenset(SHAPE)}

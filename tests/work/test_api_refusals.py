@@ -135,8 +135,8 @@ def test_a_revoked_computer_is_answered_like_one_that_is_not_there(
 
 @pytest.mark.parametrize(
     "query",
-    ["limit=0", "limit=101", "limit=x", "before=x", "before=", "before=-1", "state=closed",
-     "state=", "state=queued"],
+    ["limit=0", "limit=101", "limit=x", "before=x", "before=", "before=-1", "after=x",
+     "after=0", "state=closed", "state=", "state=queued"],
 )  # fmt: skip
 def test_pages_out_of_bounds_are_refused(client: Client, query: str) -> None:
     assert refusal(client.get(f"/api/v1/jobs?{query}")) == (422, "invalid_request")

@@ -33,6 +33,8 @@ export class Notices {
     this.ended = new Set();
     this.expected = new Set();
     this.askedAbout = new Set();
+    // the newest job when it was last asked: null before that, "" when there was none
+    this.newest = null;
     this.listed = null;
     this.unseen = 0;
     this.channel = new BroadcastChannel(`holdfast.${page.user}.jobs`);
@@ -77,10 +79,11 @@ export class Notices {
     this.soon();
   }
 
-  /** Ask what is at work, and what became of what was. */
+  /** Ask what is at work, and what became of what was, or has begun since. */
   async look() {
     clearTimeout(this.timer);
     try {
+      await this.catchUp();
       const { jobs } = await call("GET", "/jobs?state=open");
       const now = new Set(jobs.map((job) => job.id));
       for (const job of jobs) {
@@ -95,6 +98,20 @@ export class Notices {
       // otherwise asked again soon
     }
     this.soon();
+  }
+
+  /** Jobs that began and ended since it was asked last; those at work are asked for next. */
+  async catchUp() {
+    const isFirst = this.newest === null;
+    const after = this.newest ? `after=${this.newest}` : "";
+    const { jobs } = await call("GET", `/jobs?${isFirst ? "limit=1" : after}`);
+    this.newest = jobs[0]?.id ?? this.newest ?? "";
+    if (isFirst) return;
+    for (const job of jobs.reverse()) {
+      if (!this.isElsewhere(job) || isOpen(job)) continue;
+      this.open.delete(job.id);
+      this.end(job);
+    }
   }
 
   async settle(id) {
