@@ -77,6 +77,25 @@ def refuse_insert(table: str, rule: str, violation: str) -> pgtrigger.Trigger:
     )
 
 
+def goes_with_its_parent(table: str, *, parent: str, parent_key: str) -> pgtrigger.Trigger:
+    """Return the trigger that refuses a commit which removes a row and leaves its parent.
+
+    Without the record of what was done, whoever goes on with the parent would do it again. It
+    looks at the end of the transaction: Django removes children first.
+    """
+    return pgtrigger.Trigger(
+        name="goes_with_its_parent",
+        when=pgtrigger.After,
+        operation=pgtrigger.Delete,
+        timing=pgtrigger.Deferred,
+        func=f"""
+            IF EXISTS (SELECT FROM {parent} WHERE id = OLD.{parent_key})
+                THEN {refuse(f"{table}_goes_with_its_parent")} END IF;
+            RETURN NULL;
+        """,
+    )
+
+
 class ConstantTriggerSql(compiler.UpsertTriggerSql):
     """The statements of a `ConstantTrigger`. Migrations name this class: its text stays."""
 
@@ -193,7 +212,7 @@ def child_row_triggers(
 
     An update is judged by the row alone (locking the parent there deadlocks with the sweep):
     legal moves, frozen end, and `fixed` columns. An insert is judged against its locked parent:
-    see `child_fence`.
+    see `child_fence`. It is removed with its parent alone.
 
     A child that stays open when its parent is adopted moves to the new generation, which is not
     `fixed` then. It carries a `write_mark` of its own with `fence_presented`, and two rules
@@ -205,6 +224,7 @@ def child_row_triggers(
         refuse_update(table, "end_is_final", in_states("OLD", lifecycle.terminal)),
         refuse_change(table, "identity_is_fixed", fixed),
         child_fence(table, parent=parent, parent_key=parent_key, parent_states=parent_states),
+        goes_with_its_parent(table, parent=parent, parent_key=parent_key),
     ]
 
 

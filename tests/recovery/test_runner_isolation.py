@@ -8,7 +8,7 @@ from threading import Barrier
 
 import psycopg
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, connection, connections, transaction
 from psycopg import errors
 
 from recovery import runner
@@ -70,8 +70,9 @@ def test_what_was_held_against_a_row_that_ended_otherwise_is_forgotten(
     bad = parcel(address="poison")
     recovery.settle_orphans()
     age(RecoveryFailure, "next_retry_at", seconds=60)
-    Label.objects.all().delete()
-    bad.delete()
+    with transaction.atomic():
+        Label.objects.all().delete()
+        bad.delete()
     recovery.settle_orphans()
     assert RecoveryFailure.objects.count() == 0
 

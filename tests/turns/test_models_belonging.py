@@ -71,7 +71,24 @@ def test_the_rows_of_a_turn_leave_in_any_order_within_a_transaction(
     connection.check_constraints()
 
 
-@pytest.mark.parametrize("removed", ["provider step", "turn", "conversation", "person"])
+@pytest.mark.parametrize("record", ["receipt", "providerstep", "toolstep"])
+def test_what_a_turn_did_is_removed_with_the_turn_alone(record: str) -> None:
+    call = make.ToolStepFactory.create()
+    rows = {
+        "receipt": make.ReceiptFactory.create(turn=call.turn),
+        "providerstep": make.ProviderStepFactory.create(turn=call.turn, sequence=2),
+        "toolstep": call,
+    }
+
+    refusal = refusal_of(
+        f"DELETE FROM turns_{record} WHERE id = {rows[record].pk}; "
+        "SET CONSTRAINTS ALL IMMEDIATE"
+    )
+
+    assert refusal == f"turns_{record}_goes_with_its_parent"
+
+
+@pytest.mark.parametrize("removed", ["turn", "conversation", "person"])
 def test_removing_takes_along_the_tool_steps_that_belonged_to_it(removed: str) -> None:
     step = make.ToolStepFactory.create()
     kept = make.ToolStepFactory.create()
@@ -79,7 +96,6 @@ def test_removing_takes_along_the_tool_steps_that_belonged_to_it(removed: str) -
     connection.check_constraints()
 
     {
-        "provider step": step.provider_step,
         "turn": turn,
         "conversation": turn.conversation,
         "person": turn.conversation.owner,
@@ -87,4 +103,4 @@ def test_removing_takes_along_the_tool_steps_that_belonged_to_it(removed: str) -
 
     connection.check_constraints()
     assert [*ToolStep.objects.values_list("pk", flat=True)] == [kept.pk]
-    assert Turn.objects.filter(pk=turn.pk).exists() == (removed == "provider step")
+    assert not Turn.objects.filter(pk=turn.pk).exists()

@@ -464,6 +464,10 @@ def test_every_rule_of_the_tables_is_broken_here() -> None:
     # for others to refer to, where two rows that break it break the primary key; and no rule
     broken |= {"work_computer_of_person", "work_workproviderstep_of_job"}
     broken |= {"work_jobreportmessage_takes_its_report_along"}
+    # at the end of a transaction (test_models_belonging)
+    broken |= {
+        f"work_{child}_goes_with_its_parent" for child in ["workproviderstep", "workstep"]
+    }
     # by another session, whose level is said before its first statement (test_isolation)
     broken |= {"work_workjob_ends_read_committed"}
 

@@ -13,6 +13,7 @@ from recovery.triggers import (
     ConstantTrigger,
     changed,
     child_fence,
+    goes_with_its_parent,
     in_states,
     refuse_update,
 )
@@ -126,6 +127,9 @@ class WorkProviderStep(ProviderStepFields):
                 parent_states=["running"],
                 kind=ConstantTrigger,
             ),
+            goes_with_its_parent(
+                "work_workproviderstep", parent="work_workjob", parent_key="job_id"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -188,6 +192,7 @@ class WorkStep(ToolStepFields):
                 parent_states=["running"],
                 kind=ConstantTrigger,
             ),
+            goes_with_its_parent("work_workstep", parent="work_workjob", parent_key="job_id"),
         ]
 
     def __str__(self) -> str:
