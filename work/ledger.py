@@ -69,7 +69,8 @@ def last_words(job_id: int) -> str:
 
 
 class JobLedger:
-    """The rows of one job under one fence. Once `is_winding_up` nothing more is started."""
+    """The rows of one job under one fence. Nothing more is started once `why_stop` gives a
+    reason, which is raised then."""
 
     word: Final = "job"
 
@@ -79,13 +80,13 @@ class JobLedger:
         job: WorkJob,
         *,
         requests: Requests,
-        is_winding_up: Callable[[], bool] = lambda: False,
+        why_stop: Callable[[], Exception | None] = lambda: None,
     ) -> None:
         self._fence = fence
         self._job = job
         self._limits = JobLimits.stored(job.budget)
         self._requests = requests
-        self._is_winding_up = is_winding_up
+        self._why_stop = why_stop
         self._response_bytes = 0
         self._saying: list[str] = []
 
@@ -136,13 +137,13 @@ class JobLedger:
         self, ended: Sequence[CallOutcome], starting: Sequence[ToolStepFields]
     ) -> Sequence[WorkStep]:
         """Store what came of calls, and mark others as running."""
-        is_to_stop = bool(starting) and self._is_winding_up()
+        stop = self._why_stop() if starting else None
         started: Sequence[WorkStep] = ()
-        if ended or not is_to_stop:
-            starts = [] if is_to_stop else [step.pk for step in starting]
+        if ended or stop is None:
+            starts = [step.pk for step in starting] if stop is None else []
             started = transitions.move_steps(self._fence, ended=ended, starting=starts)
-        if is_to_stop:
-            raise WindingUp
+        if stop is not None:
+            raise stop
         asked = {step.pk: step for step in starting}
         return [stored(WorkStep, vars(step), earlier=asked[step.pk]) for step in started]
 
@@ -165,5 +166,5 @@ class JobLedger:
         self._response_bytes = 0
 
     def _require_going_on(self) -> None:
-        if self._is_winding_up():
-            raise WindingUp
+        if (stop := self._why_stop()) is not None:
+            raise stop

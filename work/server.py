@@ -17,7 +17,7 @@ import structlog
 from django.db.models import DurationField, ExpressionWrapper, F
 from django.db.models.functions import Now
 
-from recovery.errors import BoundExceeded, ErrorCode, Refused, StaleFence
+from recovery.errors import BoundExceeded, ErrorCode, Refused
 from recovery.fences import Fence
 from recovery.probes import areach
 from recovery.servers import RowServer
@@ -26,6 +26,7 @@ from turns.providers.types import TextProvider
 from turns.tool_loop import End, Ending, Progress, ToolLoop
 from turns.tools.registry import Invocation
 from work import transitions
+from work.coding.errors import WorkspaceLost
 from work.dispatch import dispatch_job
 from work.ledger import JobLedger, Standing, WindingUp, last_words
 from work.limits import JobLimits
@@ -123,7 +124,12 @@ class JobServer(RowServer[JobEnding]):
     async def serve(self, fence: Fence) -> Fence | None:
         """Have the job done; where its process is to stop, give it back as it stands."""
         assignment = await read(partial(Assignment.of, fence.pk))
-        ending = await self._ending(fence, assignment)
+        try:
+            ending = await self._ending(fence, assignment)
+        except WorkspaceLost:
+            # So the machine says. Where the job is another's by now the database refuses this.
+            log.error("job.workspace_lost", job_id=fence.pk)
+            ending = JobEnding(WorkJob.State.FAILED, ErrorCode.WORKSPACE_FAILED)
         if ending is None:
             # before another may claim the job, nothing of ours works there any more
             await self._leave(ended=False)
@@ -140,6 +146,12 @@ class JobServer(RowServer[JobEnding]):
     async def close(self, fence: Fence, *, ended: bool) -> None:  # noqa: ARG002 - the only one
         """Take down the workspace of a job that has ended; leave that of any other."""
         await self._leave(ended=ended)
+
+    def _why_stop(self, workspace: Workspace) -> Exception | None:
+        """Return why nothing more may be started, None while it may."""
+        if self._is_winding_up:
+            return WindingUp()
+        return None if workspace.is_ours() else WorkspaceLost()
 
     async def _ending(self, fence: Fence, assignment: Assignment) -> JobEnding | None:
         """Have the job done; return how it is to end, None when it is to be given back."""
@@ -181,7 +193,7 @@ class JobServer(RowServer[JobEnding]):
             fence,
             job,
             requests=self._asking(job.kind, tools.schemas(), workspace.briefing),
-            is_winding_up=lambda: self._is_winding_up,
+            why_stop=partial(self._why_stop, workspace),
         )
         loop = ToolLoop(
             ledger,
@@ -230,7 +242,7 @@ class JobServer(RowServer[JobEnding]):
             return
         try:
             await (workspace.close() if ended else workspace.release())
-        except StaleFence:
+        except WorkspaceLost:
             log.info("job.workspace_closed_before", job_id=self.pk)
         except Exception as error:
             # The rows say how the job stands; the next host to start clears up.

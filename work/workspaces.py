@@ -24,11 +24,14 @@ class Workspace(Protocol):
     def registry(self) -> Registry:
         """Return the tools the job may use there."""
 
+    def is_ours(self) -> bool:
+        """Return whether this worker may still work there, as far as the machine knows."""
+
     async def close(self) -> str:
         """Take it down, as the work is done; return in a sentence what it leaves behind.
 
         Raises:
-            StaleFence: a newer generation works there. Nothing was touched.
+            WorkspaceLost: another claim works there. Nothing was touched.
         """
 
     async def release(self) -> None:
@@ -36,7 +39,7 @@ class Workspace(Protocol):
 
 
 # Opens the workspace of a job under its claim. Raises Refused where there is none to be had;
-# the job then fails with the code.
+# the job then fails with the code. WorkspaceLost: another claim works there.
 OpenWorkspace = Callable[[WorkJob, Fence], Awaitable[Workspace]]
 
 
@@ -50,6 +53,10 @@ class ToolsAlone:
     def registry(self) -> Registry:
         """Return the tools of turns."""
         return self.tools
+
+    def is_ours(self) -> bool:
+        """It is nowhere, and so nobody else's."""
+        return True
 
     async def close(self) -> str:
         """There is nothing to take down."""

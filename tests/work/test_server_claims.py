@@ -28,6 +28,7 @@ from tests.support.job_serving import (
 from tests.support.jobs import every_job_row, shown
 from tests.support.scripted import *  # noqa: F403
 from turns.tools.registry import Invocation, Registry
+from work.coding.errors import WorkspaceLost
 from work.models import JobReport, WorkJob
 from work.transitions import release_own_jobs, request_cancel
 
@@ -161,13 +162,18 @@ class Bench:
     left: str = ""
     done: list[str] = field(default_factory=list)
     briefing: str = "You sit at a bench."
+    counter: Counter = field(default_factory=Counter)
+    is_there: bool = True
 
     async def open(self, _: WorkJob, fence: Fence) -> Bench:
         self.done.append(f"opened by {fence.generation}")
         return self
 
     def registry(self) -> Registry:
-        return Registry([Counter().tool])
+        return Registry([self.counter.tool])
+
+    def is_ours(self) -> bool:
+        return self.is_there
 
     async def close(self) -> str:
         self.done.append("closed")
@@ -201,6 +207,62 @@ async def test_the_workspace_of_a_job_that_failed_is_taken_down(model: Simulator
         job = await runtime.serve(await runtime.ask())
     assert await ended(job) == ("failed", "provider_unavailable")
     assert bench.done == ["opened by 1", "closed"]
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_job_whose_workspace_is_lost_ends_with_an_honest_notice(
+    model: Simulator, calls: int
+) -> None:
+    """Nobody else has it: left alone it would be at work until its deadline."""
+    bench = Bench()
+
+    def lose(_: Invocation[Nothing]) -> None:
+        bench.is_there = False
+
+    bench.counter.before = lose
+    model.script(tool_calls(*((f"c{n}", "count", "{}") for n in range(calls))))
+    async with serving_jobs(model.base_url, workspaces={"deep_work": bench.open}) as runtime:
+        job = await runtime.serve(await runtime.ask())
+    assert await ended(job) == ("failed", "workspace_failed")
+    assert (len(bench.counter.calls), model.posts) == (1, 1)
+    states = [call.state for call in await steps_of(job)]
+    assert states == ["succeeded", "cancelled"][:calls]
+    assert "working copy" in await told(job)
+    assert bench.done == ["opened by 1", "closed"]
+
+
+async def test_a_job_that_finds_its_place_taken_ends_though_nobody_else_has_claimed_it(
+    model: Simulator,
+) -> None:
+    async def taken(_job: WorkJob, _fence: Fence) -> Bench:
+        raise WorkspaceLost
+
+    async with serving_jobs(model.base_url, workspaces={"deep_work": taken}) as runtime:
+        job = await runtime.serve(await runtime.ask())
+    assert await ended(job) == ("failed", "workspace_failed")
+    assert model.posts == 0
+
+
+async def test_a_worker_whose_place_a_newer_claim_took_writes_nothing(
+    model: Simulator,
+) -> None:
+    """What the machine says first the database says as well."""
+    bench = Bench()
+    model.script(counting(1))
+    async with serving_jobs(model.base_url, workspaces={"deep_work": bench.open}) as runtime:
+        job = await runtime.ask()
+        server = runtime.server(job.pk)
+
+        def overtake(_: Invocation[Nothing]) -> None:
+            assert server.fence is not None
+            release_own_jobs([server.fence])
+            bench.is_there = False
+
+        bench.counter.before = overtake
+        assert await server.run() is None
+    await in_thread(job.refresh_from_db)
+    assert (job.state, job.attempts, model.posts) == ("queued", 1, 1)
+    assert not await in_thread(JobReport.objects.exists)
 
 
 async def test_the_workspace_of_a_job_that_is_given_back_stays(model: Simulator) -> None:

@@ -1,4 +1,4 @@
-"""What a job hears when it gets no worktree."""
+"""What a job hears when it gets no worktree, or has none any more."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ class WorkspaceRefused(Refused):
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(code)
         self.reason = reason
+
+
+class WorkspaceLost(Exception):
+    """This worker may not work in the job's place any more: another claim does, or nothing is
+    there. So the machine says; whose the job is, the database says."""

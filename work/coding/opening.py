@@ -68,6 +68,7 @@ async def open_workspace(job: CodingJob, *, fence: Fence, checkpoint: Checkpoint
 
     Raises:
         WorkspaceRefused: as `repository.find` says, or `workspace_failed`.
+        WorkspaceLost: another claim works there.
         StaleFence: the job is not ours any more.
     """
     opening = _Opening(job, fence)

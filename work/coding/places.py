@@ -23,7 +23,7 @@ from typing import Final
 
 from django.conf import settings
 
-from recovery.errors import StaleFence
+from work.coding.errors import WorkspaceLost
 
 _VERSION: Final = 1
 
@@ -122,11 +122,11 @@ class Place:
         """Make the generation the one that works here. Older ones stop when they look.
 
         Raises:
-            StaleFence: a newer one works here.
+            WorkspaceLost: a newer one works here.
         """
         self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (self.generation() or 0) > generation:
-            raise StaleFence
+            raise WorkspaceLost
         _replace(self.holder, str(generation))
         for directory in (self.home, self.temporary, self.staging, self.running):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -146,16 +146,16 @@ class Place:
         """Return when the generation still works here.
 
         Raises:
-            StaleFence: it does not.
+            WorkspaceLost: it does not.
         """
         if self.generation() != generation:
-            raise StaleFence
+            raise WorkspaceLost
 
     def generation(self) -> int | None:
         """Return the generation that works here, None where none does."""
         try:
             return int(self.holder.read_text())
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return None
 
     def state(self) -> State | None:

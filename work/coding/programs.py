@@ -55,7 +55,7 @@ class Programs:
         """Return how the program ended. After `stop` it does not start.
 
         Raises:
-            StaleFence: a newer generation works here; nothing was started.
+            WorkspaceLost: another generation works here, or none; nothing was started.
         """
         self._place.require(self._generation)
         with self._lock:

@@ -12,8 +12,8 @@ import structlog
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from recovery.errors import StaleFence
 from work.coding import processes, worktrees
+from work.coding.errors import WorkspaceLost
 from work.coding.git import Git, GitFailed
 from work.coding.places import Place, all_places
 from work.coding.programs import Programs
@@ -90,7 +90,7 @@ def _reap(place: Place) -> bool:
             )
             log.info("coding.worktree_reaped", job_id=place.job_id, count=facts.changed_files)
         worktrees.remove(place.base)
-    except (GitFailed, OSError, StaleFence) as error:
+    except (GitFailed, OSError, WorkspaceLost) as error:
         if place.base not in _told:
             _told.add(place.base)
             log.warning("coding.worktree_kept", job_id=place.job_id, exc_info=error)

@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from recovery.errors import StaleFence
 from recovery.probes import reach
 from turns.tools.registry import Registry
 from turns.tools.runner import in_own_thread
 from work.coding import bounds, confinement, worktrees
 from work.coding.changes import JobBranch
 from work.coding.confinement import Hold
+from work.coding.errors import WorkspaceLost
 from work.coding.git import Git, GitFailed
 from work.coding.orders import Ended, Limits
 from work.coding.paths import Tree
@@ -149,21 +149,24 @@ class Workspace:
         Gives a function that says whether it is still ours, for the last moment.
 
         Raises:
-            StaleFence: it is not; nothing has happened.
+            WorkspaceLost: it is not; nothing has happened.
         """
         with self._lock:
             self.require_ours()
             yield self.require_ours
 
+    def is_ours(self) -> bool:
+        """Return whether this worker may still work here."""
+        return not self._is_over and self._place.generation() == self._generation
+
     def require_ours(self) -> None:
         """Return when this worker may still work here.
 
         Raises:
-            StaleFence: the job has a newer generation, or the workspace was closed.
+            WorkspaceLost: another claim does, nothing is there, or the workspace was closed.
         """
-        if self._is_over:
-            raise StaleFence
-        self._place.require(self._generation)
+        if not self.is_ours():
+            raise WorkspaceLost
 
     def program(self, argv: list[str]) -> Program:
         """Return a check or command, ready to run in the job's directory."""
@@ -248,7 +251,7 @@ class Workspace:
         that nobody waits for any more goes on; the next one waits for that.
 
         Raises:
-            StaleFence: a newer generation works here. Nothing was touched.
+            WorkspaceLost: a newer generation works here. Nothing was touched.
         """
         if self._closing is None:
             self._programs.stop()
@@ -262,6 +265,9 @@ class Workspace:
         await in_own_thread(self._release)
 
     def _close(self) -> Facts:
+        if not self._is_over and not self._place.base.exists():
+            # somebody has removed it; what Git knows of it goes as well
+            self._place.take(self._generation)
         with self.changing():
             self._programs.resume()
             try:

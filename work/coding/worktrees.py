@@ -102,7 +102,7 @@ def make(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]
     A branch that is there keeps its commits. What is left of an earlier try is removed.
 
     Raises:
-        GitFailed, StaleFence: it is not complete.
+        GitFailed, WorkspaceLost: it is not complete.
     """
     common = At(Path(state.repository))
     place.remember(state)
@@ -210,7 +210,7 @@ def take_down(
     With an empty `message` nothing is kept. A branch on which nothing happened is removed.
 
     Raises:
-        GitFailed, StaleFence: it is not removed, and nothing is lost.
+        GitFailed, WorkspaceLost: it is not removed, and nothing is lost.
     """
     common = At(Path(state.repository))
     if is_adrift(place, state):

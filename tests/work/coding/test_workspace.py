@@ -20,9 +20,10 @@ from tests.work.coding.repositories import (
 )
 from turns.tools.registry import State
 from work.coding import places, worktrees
+from work.coding.errors import WorkspaceLost
 from work.coding.opening import open_coding, open_workspace
 from work.coding.places import Place
-from work.coding.worktrees import Facts
+from work.coding.worktrees import Facts, remove
 from work.models import WorkJob
 from work.transitions import request_cancel
 
@@ -162,13 +163,13 @@ async def test_an_older_generation_changes_nothing_once_a_newer_has_opened(
             State.INTERRUPTED,
             ErrorCode.RUNTIME_LOST,
         ), name
-    with pytest.raises(StaleFence):
+    with pytest.raises(WorkspaceLost):
         await older.close()
     await older.release()
     assert "[nothing has changed]" in (await call(newer, "show_changes")).result
     await newer.close()
     assert repository.branches() == ["main"]
-    with pytest.raises(StaleFence):
+    with pytest.raises(WorkspaceLost):
         await older.close()
 
 
@@ -203,7 +204,7 @@ async def test_a_claim_that_was_overtaken_opens_nothing(repository: PersonsRepos
     job = job_in(repository.top)
     old, new = job.claim(), job.claim()
     workspace = await open_workspace(job, fence=new, checkpoint=job.checkpoint)
-    with pytest.raises(StaleFence):
+    with pytest.raises(WorkspaceLost):
         await open_workspace(job, fence=old, checkpoint=job.checkpoint)
     assert (await call(workspace, "read_file", path="README.md")).state == State.SUCCEEDED
     await workspace.close()
@@ -221,6 +222,45 @@ async def test_nothing_is_made_when_the_checkpoint_is_refused(
         await open_workspace(job, fence=job.claim(), checkpoint=stale)
     assert repository.fingerprint() == before
     assert not Place(1).base.exists()
+
+
+async def test_a_close_where_somebody_removed_the_place_leaves_nothing_in_the_repository(
+    repository: PersonsRepository,
+) -> None:
+    """What was not committed is lost, and said to be."""
+    workspace = await job_in(repository.top).open()
+    await call(workspace, "write_file", path="precious", text="x")
+    remove(Place(1).base)
+    assert not workspace.is_ours()
+    outcome = await call(workspace, "read_file", path="README.md")
+    assert (outcome.state, outcome.error_code) == (State.INTERRUPTED, ErrorCode.RUNTIME_LOST)
+    assert "is lost" in await workspace.close()
+    assert repository.branches() == ["main"]
+    assert len(repository.git("worktree", "list").splitlines()) == 1
+    assert not Place(1).base.exists()
+
+
+async def test_a_close_where_the_place_is_gone_keeps_what_was_committed(
+    repository: PersonsRepository,
+) -> None:
+    workspace = await job_in(repository.top).open()
+    await call(workspace, "write_file", path="kept", text="x")
+    await call(workspace, "commit", message="Keep it")
+    remove(Place(1).base)
+    assert "holdfast/job-1" in await workspace.close()
+    assert repository.shown("holdfast/job-1:kept") == "x"
+    assert len(repository.git("worktree", "list").splitlines()) == 1
+
+
+async def test_a_place_of_a_higher_generation_is_not_opened(
+    repository: PersonsRepository,
+) -> None:
+    Place(1).take(5)
+    job = job_in(repository.top)
+    with pytest.raises(WorkspaceLost):
+        await job.open()
+    assert Place(1).generation() == 5
+    assert repository.branches() == ["main"]
 
 
 async def test_calls_left_behind_do_nothing_after_the_close(

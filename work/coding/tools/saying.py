@@ -10,9 +10,10 @@ from typing import Final
 import structlog
 
 from recovery.bounds import cut_utf8, storable
-from recovery.errors import ErrorCode, StaleFence
+from recovery.errors import ErrorCode
 from turns.tools.registry import State, ToolFailed
 from work.coding import bounds
+from work.coding.errors import WorkspaceLost
 from work.coding.git import GitFailed, shown
 from work.coding.orders import Stream
 
@@ -67,6 +68,6 @@ def told() -> Iterator[None]:
                 exit_status=failed.status,
             )
         raise ToolFailed(ErrorCode.TOOL_FAILED, result="Git could not do this.") from None
-    except StaleFence:
-        # Nobody will read it: the database refuses this worker's outcomes as well.
+    except WorkspaceLost:
+        # Nobody will read it: nothing more is asked of the model.
         raise ToolFailed(ErrorCode.RUNTIME_LOST, state=State.INTERRUPTED) from None
