@@ -33,6 +33,7 @@ from tests.support.worker import WorkerStarter
 from tests.work.coding.repositories import PersonsRepository
 from work.bounds import ADOPTION_DEADLINE_SECONDS
 from work.coding.places import Place
+from work.coding.worktrees import remove
 from work.models import Computer, WorkJob
 from work.recovery import WorkRecovery
 
@@ -166,6 +167,34 @@ def test_a_check_that_ran_when_its_worker_died_is_not_run_again(
     told = [i for i in model.requests()[-1].json["input"] if i["type"].startswith("function")]
     assert [item["type"] for item in told] == ["function_call", "function_call_output"]
     assert "unknown" in told[1]["output"]
+
+
+def test_a_job_whose_working_copy_is_removed_under_it_ends_and_leaves_nothing(
+    computer: Computer,
+    repository: PersonsRepository,
+    start_worker: WorkerStarter,
+    model: Simulator,
+) -> None:
+    """Its worker lives: nobody would take it over, and its deadline is an hour away."""
+    model.script(
+        tool_calls(("call_1", "run_checks", '{"name": "count"}'), response_id="resp_1"),
+        answer("Never asked for.", response_id="resp_2"),
+    )
+    worker = start_worker()
+    job = coding_job(computer)
+    worker.hint_job(job.pk)
+    place = Place(job.pk)
+    wait_until((place.tree / "runs").exists, "the check runs")
+    remove(place.base)
+    wait_until_job(job)
+    require_job_terminal(job)
+    assert (job.state, job.error_code, job.attempts) == ("failed", "workspace_failed", 1)
+    assert calls_of(job) == [("interrupted", "runtime_lost")]
+    assert model.posts == 1
+    assert "working copy" in report_text(job)
+    wait_until(lambda: not place.base.exists(), "what was left is removed")
+    assert len(repository.git("worktree", "list").splitlines()) == 1
+    recover_again()
 
 
 def test_a_job_whose_machine_does_not_come_back_ends_with_an_honest_report(
