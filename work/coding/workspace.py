@@ -222,7 +222,7 @@ class Workspace:
             before = watch.look() if watch else None
             ended = self._programs.run(program)
             touched = []
-            if worktrees.mend_pointer(self._place, self._git_dir):
+            if self.is_ours() and worktrees.mend_pointer(self._place, self._git_dir):
                 touched.append(".git")
             if watch and before:
                 touched += watch.put_back(before)
