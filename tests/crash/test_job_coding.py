@@ -189,7 +189,7 @@ def test_a_job_whose_working_copy_is_removed_under_it_ends_and_leaves_nothing(
     wait_until_job(job)
     require_job_terminal(job)
     assert (job.state, job.error_code, job.attempts) == ("failed", "workspace_failed", 1)
-    assert calls_of(job) == [("interrupted", "runtime_lost")]
+    assert calls_of(job) == [("failed", "runtime_lost")]
     assert model.posts == 1
     assert "working copy" in report_text(job)
     wait_until(lambda: not place.base.exists(), "what was left is removed")
