@@ -38,7 +38,7 @@ _ENDED: Final = {
     End.PROCESSES: (ErrorCode.TOOL_FAILED, "was ended: it started too many processes"),
     End.DISK: (ErrorCode.TOOL_FAILED, "was ended: the disk is nearly full"),
     End.STOPPED: (ErrorCode.CANCELLED, "was stopped"),
-    End.SUPERSEDED: (ErrorCode.RUNTIME_LOST, "was ended: the working copy is gone, or another's"),
+    End.SUPERSEDED: (ErrorCode.RUNTIME_LOST, "was ended: its working copy is lost"),
 }
 
 
