@@ -64,6 +64,11 @@ class RowServer(Named, ABC, Generic[EndingT]):
         if not self._stop.done():
             self._stop.set_exception(StaleFence())
 
+    @property
+    def _is_abandoned(self) -> bool:
+        stop = self._stop
+        return stop.done() and not stop.cancelled() and stop.exception() is not None
+
     async def run(self) -> Fence | None:
         """Serve the row to its end; return the fence of one that was released without one."""
         # Retrieved in every case: an exception nobody looks at would be logged by the loop.
@@ -81,11 +86,13 @@ class RowServer(Named, ABC, Generic[EndingT]):
         try:
             try:
                 left = await self.serve(fence)
-            except StaleFence:
-                raise
             except Exception as error:
-                # A claimed row that nobody serves would wait for its deadline.
-                log.error(self.event("broken"), **row, exc_info=error)
+                if self._is_abandoned:
+                    raise
+                # A claimed row that nobody serves would wait for its deadline. Whether it is
+                # another's by now the database says, and refuses this end.
+                if not isinstance(error, StaleFence):
+                    log.error(self.event("broken"), **row, exc_info=error)
                 await self.finish_broken(fence)
                 left = None
         except StaleFence:

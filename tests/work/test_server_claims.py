@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from recovery.errors import ErrorCode, Refused
+from recovery.errors import ErrorCode, Refused, StaleFence
 from recovery.executor import in_thread
 from recovery.fences import Fence
 from tests.factories import RuntimeFactory
@@ -231,15 +231,20 @@ async def test_a_job_whose_workspace_is_lost_ends_with_an_honest_notice(
     assert bench.done == ["opened by 1", "closed"]
 
 
-async def test_a_job_that_finds_its_place_taken_ends_though_nobody_else_has_claimed_it(
-    model: Simulator,
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [(WorkspaceLost, "workspace_failed"), (StaleFence, "internal_error")],
+    ids=["by its place", "by whatever else"],
+)
+async def test_a_job_that_seems_to_be_anothers_ends_where_nobody_else_has_claimed_it(
+    model: Simulator, found: type[Exception], code: str
 ) -> None:
     async def taken(_job: WorkJob, _fence: Fence) -> Bench:
-        raise WorkspaceLost
+        raise found
 
     async with serving_jobs(model.base_url, workspaces={"deep_work": taken}) as runtime:
         job = await runtime.serve(await runtime.ask())
-    assert await ended(job) == ("failed", "workspace_failed")
+    assert await ended(job) == ("failed", code)
     assert model.posts == 0
 
 
