@@ -75,22 +75,19 @@ def _messages(instructions: str, items: Iterable[Item]) -> list[dict[str, Any]]:
     """Return the history as messages.
 
     The calls of one response, and the text before them, are one assistant message; so are two
-    texts in a row. Two questions in a row (the answer between them broke off before its first
-    word) are one of the person's. Templates of local models insist that roles take turns.
+    texts in a row (an answer and the report of a job), as paragraphs. Two questions in a row
+    (the answer between them broke off before its first word) are one of the person's.
+    Templates of local models insist that roles take turns.
     """
     messages: list[dict[str, Any]] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
     for item in items:
         match item:
-            case UserText(text) if messages and messages[-1]["role"] == "user":
-                messages[-1]["content"] += f"\n\n{text}"
             case UserText(text):
-                messages.append({"role": "user", "content": text})
-            case AssistantText(text) if messages and messages[-1]["role"] == "assistant":
-                messages[-1]["content"] += text
+                _say(messages, "user", text)
             case AssistantText(text):
-                messages.append({"role": "assistant", "content": text})
+                _say(messages, "assistant", text)
             case FunctionCall():
                 if not messages or messages[-1]["role"] != "assistant":
                     messages.append({"role": "assistant", "content": None})
@@ -98,6 +95,13 @@ def _messages(instructions: str, items: Iterable[Item]) -> list[dict[str, Any]]:
             case FunctionResult(call_id, output):
                 messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
     return messages
+
+
+def _say(messages: list[dict[str, Any]], role: str, text: str) -> None:
+    if messages and messages[-1]["role"] == role:
+        messages[-1]["content"] += f"\n\n{text}"
+    else:
+        messages.append({"role": role, "content": text})
 
 
 def _call(call: FunctionCall) -> dict[str, Any]:

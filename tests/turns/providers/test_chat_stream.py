@@ -123,6 +123,23 @@ async def test_the_request_is_the_history_as_messages(
     }
 
 
+@pytest.mark.parametrize(
+    ("said", "role"),
+    [(UserText, "user"), (AssistantText, "assistant")],
+    ids=["user", "assistant"],
+)
+async def test_texts_of_one_role_in_a_row_are_paragraphs_of_one_message(
+    service: Simulator, chat: ChatProvider, said: type[UserText | AssistantText], role: str
+) -> None:
+    """Two questions; two reports of jobs, or an answer and a report."""
+    service.script(wire.answer("4"))
+    items = (said("alpha"), said("beta"))
+    await hear_once(service, chat, replace(ASK, instructions="", items=items))
+    assert service.requests()[0].json["messages"] == [
+        {"role": role, "content": "alpha\n\nbeta"}
+    ]
+
+
 async def test_the_limits_name_is_the_services(service: Simulator) -> None:
     service.script(wire.answer("4"))
     newer = ChatProvider(base_url=service.base_url, max_tokens_member="max_completion_tokens")
