@@ -1,10 +1,11 @@
-r"""Which texts say nothing, for Python and the database alike.
+r"""Which texts say nothing: to a reader, and to Python and the database alike.
 
 What the database calls a space in a pattern (`\s`) depends on its locale.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Final
 
 # What `str.strip` takes away.
@@ -12,9 +13,19 @@ BLANKS: Final = (
     "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006"
     "\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
+# Unicode's control and format characters: joiners, marks of direction, the byte order mark.
+INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf"})
 _LITERAL: Final = "".join(f"\\u{ord(blank):04x}" for blank in BLANKS)
 
 
 def has_words(text: str) -> str:
     """Return the SQL that is true where `text`, of SQL too, is more than blanks."""
     return f"btrim({text}, E'{_LITERAL}') <> ''"
+
+
+def shows_something(text: str) -> bool:
+    """True when a reader would see a character: neither white space nor an invisible mark."""
+    return any(
+        not character.isspace() and unicodedata.category(character) not in INVISIBLE_CATEGORIES
+        for character in text
+    )

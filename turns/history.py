@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
+from recovery.blanks import shows_something
 from recovery.bounds import cut_utf8
 from recovery.errors import ErrorCode
 from turns import bounds
@@ -261,12 +262,12 @@ class _Calls:
         for step in self.steps[turn.pk] if turn else ():
             if step.text_length is not None and step.text_length > told:
                 words = text[told : step.text_length]
-                if words.strip():  # some services refuse a blank message
+                if shows_something(words):  # some services refuse a blank message
                     yield AssistantText(words)
                 told = step.text_length
             yield from pairs(step, self.tools[step.turn_id])
         rest = text[told:]
-        if rest.strip():
+        if shows_something(rest):
             yield AssistantText(rest)
 
 

@@ -19,6 +19,7 @@ from itertools import groupby
 from typing import Any, Protocol
 from uuid import UUID
 
+from recovery.blanks import shows_something
 from recovery.errors import BoundExceeded, ErrorCode, ProviderFailed, Refused
 from recovery.probes import areach
 from turns.confirmed import confirmed, read
@@ -200,7 +201,7 @@ class ToolLoop:
                 steps = await self._store_calls(response)
             except (BoundExceeded, Refused) as refused:
                 return self._ending(response, refused.code)
-            self._has_spoken = self._has_spoken or bool(response.text.strip())
+            self._has_spoken = self._has_spoken or shows_something(response.text)
             self.response_id = self._step_id = None
             if self._limit is not None:
                 return Ending(End.FAILED, self._limit, limit=self._limit)
@@ -252,7 +253,7 @@ class ToolLoop:
         """Return the end of work whose last response asks for nothing more."""
         if response.incomplete:
             return self._ending(response, ErrorCode.RESPONSE_INCOMPLETE)
-        if not response.text.strip() and not self._has_spoken:
+        if not shows_something(response.text) and not self._has_spoken:
             return self._ending(response, ErrorCode.EMPTY_OUTPUT)
         return self._ending(response, None)
 

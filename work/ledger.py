@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from recovery.blanks import shows_something
 from recovery.bounds import cut_utf8
 from recovery.errors import BoundExceeded, ErrorCode
 from recovery.fences import Fence
@@ -52,11 +53,11 @@ class Standing:
         if steps and steps[-1].state == WorkProviderStep.State.COMPLETED:
             was_last = limit is not None and not steps[-1].offers_tools
             asked_for_calls = any(called_by(steps[-1], calls))
-            has_answered = was_last or (bool(steps[-1].text.strip()) and not asked_for_calls)
+            has_answered = was_last or (shows_something(steps[-1].text) and not asked_for_calls)
         progress = Progress(
             requests=len(steps),
             waiting=[call for call in calls if call.state == WorkStep.State.REQUESTED],
-            has_spoken=any(step.text.strip() for step in steps),
+            has_spoken=any(shows_something(step.text) for step in steps),
             limit=limit,
         )
         return cls(progress, transitions.report_of(fence.pk) is not None, has_answered)
@@ -65,7 +66,7 @@ class Standing:
 def last_words(job_id: int) -> str:
     """Return what the job's model said last, an empty text when it never spoke."""
     steps = WorkProviderStep.objects.filter(job_id=job_id).order_by("-sequence")
-    return next((text for text in steps.values_list("text", flat=True) if text.strip()), "")
+    return next(filter(shows_something, steps.values_list("text", flat=True)), "")
 
 
 class JobLedger:
@@ -93,7 +94,8 @@ class JobLedger:
     @property
     def said(self) -> str:
         """What the response that is not stored yet has said so far."""
-        return "".join(self._saying).strip()
+        said = "".join(self._saying).strip()
+        return said if shows_something(said) else ""
 
     def request(
         self, sequence: int, *, provider_api: str, offer_tools: bool

@@ -71,6 +71,13 @@ class TestReading:
 
         assert told(turn) == (UserText("Why?"), AssistantText("Because."), UserText("And?"))
 
+    @pytest.mark.parametrize("unseen", [" \n", "\u200b", "\ufeff \u2060"])
+    def test_an_answer_in_which_nothing_is_to_be_seen_is_not_told(self, unseen: str) -> None:
+        first = answered("Why?", unseen)
+        turn = next_turn(first.conversation, "And?")
+
+        assert told(turn) == (UserText("Why?"), UserText("And?"))
+
     def test_a_report_that_nobody_asked_for_in_a_message_is_told(self) -> None:
         """behaviour O1: a job's report is visible to later turns, also where it comes first"""
         conversation = make.ConversationFactory.create()

@@ -68,6 +68,7 @@ ERROR_IN_STREAM = Stream().event("error", code="server_error", message="You said
 INCOMPLETE = Stream().terminal("incomplete", incomplete_details={"reason": "max_tokens"})
 BODY = {"error": {"message": "secret"}}
 ONCE = "Once upon"
+UNSEEN = "\u200b \ufeff\u200d"
 # how the service ends: its reply, and the state, code and text the turn must have
 ENDINGS: dict[str, tuple[Reply, str, str, str]] = {
     "connection closed": (cut(close()), "failed", "truncated_stream", ONCE),
@@ -82,6 +83,7 @@ ENDINGS: dict[str, tuple[Reply, str, str, str]] = {
     "429": (error_reply(429), "failed", "provider_rate_limited", ""),
     "nothing": (answer(), "failed", "empty_output", ""),
     "blank": (answer("  \n"), "failed", "empty_output", "  \n"),
+    "invisible": (answer(UNSEEN), "failed", "empty_output", UNSEEN),
 }  # fmt: skip
 
 

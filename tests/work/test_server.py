@@ -119,8 +119,11 @@ async def test_the_next_request_tells_what_was_said_and_done(model: Simulator) -
     assert invocation.before_message_id == job.before_message_id
 
 
-async def test_a_blank_last_response_reports_what_was_said_before(model: Simulator) -> None:
-    model.script(counting(1, text="I counted once. "), answer(" ", response_id="resp_2"))
+@pytest.mark.parametrize("blank", [" ", "\u200b"])
+async def test_a_blank_last_response_reports_what_was_said_before(
+    model: Simulator, blank: str
+) -> None:
+    model.script(counting(1, text="I counted once. "), answer(blank, response_id="resp_2"))
     async with serving_jobs(model.base_url, Counter().tool) as runtime:
         job = await runtime.serve(await runtime.ask())
     assert await ended(job) == ("completed", "")
@@ -175,6 +178,7 @@ FAILURES: dict[str, tuple[Reply, str]] = {
     "429": (error_reply(429), "provider_rate_limited"),
     "nothing": (answer(), "empty_output"),
     "blank": (answer("  \n"), "empty_output"),
+    "invisible": (answer("\u200b \ufeff\u200d"), "empty_output"),
     "cut": (frames_reply(*Stream().opening()), "truncated_stream"),
     "incomplete": (
         frames_reply(

@@ -241,6 +241,21 @@ async def test_a_call_whose_tool_is_gone_ends_unavailable(model: Simulator) -> N
     assert (call.state, call.error_code) == ("unavailable", "unknown_tool")
 
 
+async def test_an_adopter_of_a_job_whose_answer_nobody_can_see_asks_on(
+    model: Simulator,
+) -> None:
+    def build(job: WorkJob) -> None:
+        WorkProviderStepFactory.create(
+            job=job, completed=True, offers_tools=True, text="\u200b \ufeff"
+        )
+
+    model.script(answer("Found it.", response_id="resp_2"))
+    async with serving_jobs(model.base_url) as runtime:
+        job = await runtime.serve(await released_with(build))
+    assert await ended(job) == ("completed", "")
+    assert (await told(job), model.posts) == ("Found it.", 1)
+
+
 async def test_an_adopter_of_an_answered_job_asks_nothing(model: Simulator) -> None:
     def build(job: WorkJob) -> None:
         WorkProviderStepFactory.create(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -14,6 +13,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
+from recovery.blanks import shows_something
 from recovery.bounds import ADMISSION_GRACE_SECONDS
 from recovery.constraints import violated_constraint
 from recovery.errors import ErrorCode, Refused
@@ -28,8 +28,6 @@ from turns.transitions.conversations import checked_client_key, is_storable, loc
 
 # Somebody with too many turns at work is told to come back after about one answer.
 OWNER_RETRY_SECONDS: Final = 5
-# Unicode's control and format characters: joiners, marks of direction, the byte order mark.
-INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +79,6 @@ def check_text(text: str) -> None:
         raise Refused(ErrorCode.EMPTY_MESSAGE)
     if len(text.encode()) > bounds.USER_MESSAGE_MAX_BYTES:
         raise Refused(ErrorCode.MESSAGE_TOO_LONG)
-
-
-def shows_something(text: str) -> bool:
-    """True when a reader would see a character: neither white space nor an invisible mark."""
-    return any(
-        not character.isspace() and unicodedata.category(character) not in INVISIBLE_CATEGORIES
-        for character in text
-    )
 
 
 @transaction.atomic(durable=True)

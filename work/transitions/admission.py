@@ -15,6 +15,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Max
 from django.db.models.functions import Now
 
+from recovery.blanks import shows_something
 from recovery.bounds import ADMISSION_GRACE_SECONDS
 from recovery.constraints import violated_constraint
 from recovery.errors import ErrorCode, Refused
@@ -23,7 +24,6 @@ from turns import events
 from turns.digests import digest_json
 from turns.models import Conversation, Message
 from turns.transitions import require_running
-from turns.transitions.admission import shows_something
 from turns.transitions.conversations import checked_client_key, is_storable, lock_person
 from work import bounds
 from work.dispatch import dispatch_job
