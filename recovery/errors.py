@@ -71,7 +71,7 @@ class ErrorCode(models.TextChoices):
     JOB_KIND_UNAVAILABLE = "job_kind_unavailable", "This kind of job cannot be done here."
     JOB_LIMIT_REACHED = "job_limit_reached", "Too many jobs are at work. Wait for one to end."
     COMPUTER_REQUIRED = "computer_required", "Say on which computer the job is to work."
-    OUTSIDE_ROOTS = "outside_roots", "This directory is not one that jobs may work in."
+    OUTSIDE_ROOTS = "outside_roots", "Name a directory that jobs may work in on this computer."
     COMPUTER_LIMIT_REACHED = "computer_limit_reached", "This person has no room for a computer."
     COMPUTER_NAME_TAKEN = "computer_name_taken", "This person has another computer so named."
     COMPUTER_ELSEWHERE = "computer_elsewhere", "This computer is another machine."

@@ -128,6 +128,20 @@ def test_a_coding_job_works_in_the_only_root_unless_told_otherwise(
         assert (status, job["cwd"]) == (202, "/srv/projects/b")
 
 
+def test_a_coding_job_without_a_directory_is_told_to_name_one(
+    api: Api, conversation: Conversation
+) -> None:
+    computer = ComputerFactory(person=conversation.owner, roots=["/srv/a", "/srv/b"])
+    body = asked(kind="coding", computer_id=str(computer.pk))
+    path = f"/conversations/{conversation.pk}/jobs"
+    problem = {
+        "code": "outside_roots",
+        "message": "Name a directory that jobs may work in on this computer.",
+    }
+    assert api("POST", path, body) == (422, problem)
+    assert api("POST", path, {**body, "cwd": "/etc"}) == (422, problem)
+
+
 def test_a_client_key_starts_one_job_whatever_became_of_it(
     api: Api, conversation: Conversation
 ) -> None:

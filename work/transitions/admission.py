@@ -85,7 +85,8 @@ def admit_job(
         Refused: `not_found` for an unknown or foreign conversation or computer, `empty_goal`,
             `goal_too_long`, `context_too_long`, `invalid_text`, `invalid_request` for a place
             that is said for deep work, `job_kind_unavailable`,
-            `computer_required`, `outside_roots`, `wall_clock_out_of_range`,
+            `computer_required`, `outside_roots` (also for no directory where the computer has
+            not one root), `wall_clock_out_of_range`,
             `client_key_conflict` for a key used with another ask, `paused` or
             `job_limit_reached` with the seconds to wait. Nothing was written.
     """
