@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,14 @@ else:
     from work.coding import nofollow
 
 NOT_A_PATTERN: Final = 3
+# What is said, after their number, of files that are not looked at.
+_NOT_OPENED: Final = {
+    nofollow.Why.LINK: "linked (links are not followed)",
+    nofollow.Why.NESTED: "in another repository",
+    nofollow.Why.SPECIAL: "no ordinary file",
+    nofollow.Why.HARD_LINK: "with another name elsewhere",
+}
+_UNREADABLE: Final = "unreadable"
 _LOOKED_AT_BYTES: Final = 8 * 1024
 
 
@@ -53,11 +62,12 @@ def search(asked: Search) -> Iterator[str]:
     source = asked.pattern if asked.is_regex else re.escape(asked.pattern)
     pattern = re.compile(source, flags)
     root = os.open(asked.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    found = looked_at = left_out = 0
+    found = looked_at = 0
+    left_out = Counter[str]()
     for name in asked.names:
         data = _read(root, name, asked.file_bytes)
-        if data is None:
-            left_out += 1
+        if isinstance(data, str):
+            left_out[data] += 1
             continue
         looked_at += 1
         for number, line in enumerate(data.splitlines(), start=1):
@@ -68,9 +78,9 @@ def search(asked: Search) -> Iterator[str]:
                 return
             found += 1
             yield f"{_plain(name)}:{number}:{_shown(line, asked.line_bytes)}"
-    said = f"[{_counted(found, 'hit')} in {_counted(looked_at, 'file')}"
-    are = "is" if left_out == 1 else "are"
-    yield f"{said}; {left_out} {are} no text, or too large]" if left_out else f"{said}]"
+    said = f"{_counted(found, 'hit')} in {_counted(looked_at, 'file')}"
+    others = ", ".join(f"{number} {why}" for why, number in left_out.items())
+    yield f"[{said}; not searched: {others}]" if others else f"[{said}]"
 
 
 def _counted(number: int, one: str) -> str:
@@ -78,16 +88,25 @@ def _counted(number: int, one: str) -> str:
     return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
-def _read(root: int, name: str, most: int) -> bytes | None:
+def _read(root: int, name: str, most: int) -> bytes | str:
+    """Return what the file holds, or why it is not looked at."""
     names = name.split("/")
     try:
         with nofollow.directory(root, names[:-1]) as parent:
             descriptor = nofollow.open_file(names[-1], parent)
         with os.fdopen(descriptor, "rb") as file:
             data = file.read(most + 1)
-    except (OSError, nofollow.OutOfBounds):
-        return None
-    return None if len(data) > most or b"\0" in data[:_LOOKED_AT_BYTES] else data
+    except nofollow.OutOfBounds as refused:
+        return _NOT_OPENED.get(refused.why, _UNREADABLE)
+    except (FileNotFoundError, NotADirectoryError):
+        return "not there"
+    except IsADirectoryError:  # a submodule, say
+        return _NOT_OPENED[nofollow.Why.SPECIAL]
+    except OSError:
+        return _UNREADABLE
+    if len(data) > most:
+        return "too large"
+    return "no text" if b"\0" in data[:_LOOKED_AT_BYTES] else data
 
 
 def _plain(name: str) -> str:

@@ -118,6 +118,35 @@ async def test_texts_and_patterns_are_found(workspace: Workspace) -> None:
     assert below.result.splitlines()[0] == "src/app.py:1:print('hello')"
 
 
+async def test_a_search_says_truly_what_it_passed_over(workspace: Workspace) -> None:
+    await shell(
+        workspace,
+        f"ln -s README.md one && ln -s src two && printf 'hello\\0' > zero && rm src/app.py "
+        f"&& head -c {bounds.SEARCH_FILE_MAX_BYTES + 1} /dev/zero > huge",
+    )
+    found = await call(workspace, "search_files", text="hello")
+    *hits, said = found.result.splitlines()
+    assert hits == ["README.md:1:hello"]
+    counted, others = said.strip("[]").split("; not searched: ")
+    assert counted == "1 hit in 2 files"
+    assert sorted(others.split(", ")) == [
+        "1 no text",
+        "1 not there",
+        "1 too large",
+        "2 linked (links are not followed)",
+    ]
+
+
+async def test_a_search_says_that_files_with_another_name_were_passed_over(
+    workspace: Workspace,
+) -> None:
+    (workspace.root / "hard").hardlink_to(workspace.root / "README.md")
+    found = await call(workspace, "search_files", text="hello")
+    assert found.result.splitlines()[-1].endswith(
+        "; not searched: 2 with another name elsewhere]"
+    )
+
+
 async def test_a_search_below_what_is_not_there_says_so(workspace: Workspace) -> None:
     assert ended(await call(workspace, "search_files", text="x", path="nowhere/x")) == (
         State.FAILED,
