@@ -169,6 +169,18 @@ def test_a_computer_that_is_not_there_is_not_changed(ada: str, root: str) -> Non
     assert refusal("revoke_computer", "eve", "laptop") == missing
 
 
+def test_a_revoked_computer_is_said_to_be_revoked(ada: str, root: str) -> None:
+    output_of("add_computer", ada, "laptop", "--root", root)
+    output_of("revoke_computer", ada, "laptop")
+    said = "This computer is revoked already. (not_found)"
+    assert refusal("revoke_computer", ada, "laptop") == said
+    assert refusal("change_computer", ada, "laptop", "--tier", "shell") == said
+    make.UserFactory.create(username="eve")
+    assert refusal("revoke_computer", "eve", "laptop") == "There is nothing here. (not_found)"
+    output_of("add_computer", ada, "laptop", "--root", root)
+    assert output_of("revoke_computer", ada, "laptop") == "Revoked: laptop.\n"
+
+
 def test_a_change_says_what_is_to_change(ada: str, root: str) -> None:
     output_of("add_computer", ada, "laptop", "--root", root)
     assert refusal("change_computer", ada, "laptop") == "say what is to change"

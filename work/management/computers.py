@@ -151,6 +151,22 @@ def refusals(about: str = "") -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def refusals_of(person_id: int, name: str) -> Iterator[None]:
+    """Do the same for a computer of this name; of one that was revoked it says so."""
+    with refusals():
+        try:
+            yield
+        except Refused as refused:
+            named = Computer.objects.filter(person_id=person_id, name=name)
+            if refused.code == ErrorCode.NOT_FOUND and named.exists():
+                raise CommandError(
+                    f"This computer is revoked already. ({refused.code.value})",
+                    returncode=EXIT_USAGE,
+                ) from None
+            raise
+
+
 def described(computer: Computer) -> str:
     """Return one line about a computer, without its roots."""
     roots, checks = len(computer.roots), len(computer.checks)

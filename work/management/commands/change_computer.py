@@ -38,7 +38,7 @@ class Command(OperatorCommand):
         if roots is None and checks is None and tier is None:
             raise CommandError("say what is to change", returncode=EXIT_USAGE)
         person_id = person_named(options["user"])
-        with computers.refusals():
+        with computers.refusals_of(person_id, name):
             computer, changed = change_computer(
                 person_id, name, roots=roots, tier=tier, checks=checks
             )

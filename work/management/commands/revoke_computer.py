@@ -17,7 +17,8 @@ class Command(OperatorCommand):
 
     help = (
         "Admit no more jobs of USER on the computer NAME. Jobs that were admitted go on with "
-        "what was true then. Exit status: 0 revoked, 2 there is no such computer."
+        "what was true then. Exit status: 0 revoked, 2 there is no such computer, or none "
+        "any more."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -28,7 +29,7 @@ class Command(OperatorCommand):
         """Revoke it, and say what still goes on there."""
         name = computers.name_of(options["name"])
         person_id = person_named(options["user"])
-        with computers.refusals():
+        with computers.refusals_of(person_id, name):
             computer = revoke_computer(person_id, name)
         self.stdout.write(f"Revoked: {computer.name}.")
         if left := WorkJob.objects.open().filter(computer=computer).count():
