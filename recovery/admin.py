@@ -69,12 +69,7 @@ class InspectionAdmin(ReadOnly, _ModelAdmin):
         del queryset
         for report in sweep().values():
             level = messages.SUCCESS if report.all_settled else messages.WARNING
-            counts = ", ".join(
-                f"{value} {name}"
-                for name, value in report.counts().items()
-                if name not in {"kind", "duration_ms"}
-            )
-            self.message_user(request, f"{report.kind}: {counts}", level)
+            self.message_user(request, f"{report.kind}: {report.counted}", level)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

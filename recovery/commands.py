@@ -140,12 +140,7 @@ class RecoverCommand(OperatorCommand):
 def _sentence(report: RecoveryReport, *, dry_run: bool) -> str:
     if dry_run:
         return f"{report.kind}: {report.examined} would be taken up; nothing was changed."
-    return (
-        f"{report.kind}: {report.examined} examined, {report.adopted} adopted, "
-        f"{report.interrupted} interrupted, {report.redispatched} dispatched again, "
-        f"{report.skipped} locked by others, {report.failed} failed, "
-        f"in {report.duration_ms} ms."
-    )
+    return f"{report.kind}: {report.counted}, in {report.duration_ms} ms."
 
 
 class ReleaseCommand(OperatorCommand):

@@ -44,6 +44,15 @@ class RecoveryReport:
         """How many rows the pass wrote."""
         return self.adopted + self.interrupted + self.redispatched
 
+    @property
+    def counted(self) -> str:
+        """The counts, in the words that people read."""
+        return (
+            f"{self.examined} examined, {self.adopted} adopted, "
+            f"{self.interrupted} interrupted, {self.redispatched} dispatched again, "
+            f"{self.skipped} locked by others, {self.failed} failed"
+        )
+
     def note(self, orphan: Orphan, action: str, error_code: str = "") -> None:
         """Count one row and list it. `action` is the name of a count."""
         setattr(self, action, getattr(self, action) + 1)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from io import StringIO
+from typing import Any, ClassVar
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
 from django.test import Client
 
 from recovery import runner
+from recovery.commands import RecoverCommand
 from recovery.models import Pulse, RecoveryEvent, RecoveryFailure, ReleaseSwitch, Runtime
 from tests.recovery.parcels import ParcelRecovery, parcel, parcel_tables
 from tests.support.runtimes import runtime_row, watch_database
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class RecoverParcels(RecoverCommand):
+    kind: ClassVar[str] = "parcels"
+
 
 LISTS = ("runtime", "pulse", "recoveryevent", "recoveryfailure", "releaseswitch")
 
@@ -88,6 +96,21 @@ def test_the_action_does_what_the_sweep_does(admin_client: Client) -> None:
     dead.refresh_from_db()
     assert (orphan.state, dead.stop_reason) == ("interrupted", "lease_expired")
     assert "Parcels: 1 examined, 0 adopted, 1 interrupted" in page
+
+
+@pytest.mark.usefixtures("recovery")
+def test_the_action_says_what_it_did_in_the_words_of_the_command(admin_client: Client) -> None:
+    watch_database()
+    parcel(owner=runtime_row(lease_seconds=-1).pk)
+    said = (
+        "Parcels: 1 examined, 0 adopted, 1 interrupted, 0 dispatched again, "
+        "0 locked by others, 0 failed"
+    )
+    assert said in run_recovery(admin_client)
+    parcel(owner=runtime_row(lease_seconds=-1).pk)
+    out = StringIO()
+    call_command(RecoverParcels(stdout=out))
+    assert said.lower() in out.getvalue()
 
 
 @pytest.mark.usefixtures("recovery")
