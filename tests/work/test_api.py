@@ -158,6 +158,24 @@ def test_a_client_key_starts_one_job_whatever_became_of_it(
     assert WorkJob.objects.count() == 1
 
 
+@pytest.mark.parametrize("kind", ["deep_work", "coding"])
+def test_a_repeat_may_say_what_the_job_shows_in_place_of_what_was_left_out(
+    api: Api, conversation: Conversation, kind: str
+) -> None:
+    computer = ComputerFactory(person=conversation.owner, roots=["/srv/projects"])
+    place = {"computer_id": str(computer.pk)} if kind == "coding" else {}
+    path = f"/conversations/{conversation.pk}/jobs"
+    body = asked(kind=kind, client_key="k", **place)
+    status, job = api("POST", path, body)
+    shown = {"cwd": job["cwd"], "wall_clock_seconds": job["wall_clock_seconds"]}
+    assert (status, None in shown.values()) == (202, False)
+    for said in (*({name: value} for name, value in shown.items()), shown):
+        assert api("POST", path, {**body, **said}) == (200, job)
+    status, problem = api("POST", path, {**body, "wall_clock_seconds": 10})
+    assert (status, problem["code"]) == (409, "client_key_conflict")
+    assert WorkJob.objects.count() == 1
+
+
 def test_what_a_job_shows_is_enough_to_ask_for_the_same_again(
     api: Api, conversation: Conversation
 ) -> None:

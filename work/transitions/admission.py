@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from pathlib import PurePosixPath
 from typing import Any, Final
 from uuid import UUID
@@ -77,7 +78,8 @@ def admit_job(
 ) -> Admission:
     """Store the request with today's authority and budget; after the commit hint to a worker.
 
-    The same `client_key` with the same ask returns the job it made, whatever became of it.
+    The same `client_key` with the same ask, or with what the job shows of it, returns the job
+    it made, whatever became of it.
     With `call` the request is the effect of that tool call, which has to be running still.
 
     Raises:
@@ -132,7 +134,6 @@ def _admit(
     client_key: str | None,
     call: UUID | None,
 ) -> Admission:
-    asked = digest_json(asdict(ask))
     lock_person(person_id)
     mine = Conversation.objects.filter(pk=conversation_id, owner_id=person_id)
     if not mine.update(revision=F("revision") + 1, updated_at=Now()):
@@ -140,7 +141,7 @@ def _admit(
 
     jobs = WorkJob.objects.filter(conversation_id=conversation_id)
     if client_key is not None and (known := jobs.filter(client_key=client_key).first()):
-        if known.request_digest != asked:
+        if not _made(known, ask):
             raise Refused(ErrorCode.CLIENT_KEY_CONFLICT)
         transaction.set_rollback(True)  # a repeat changes nothing, the revision included
         return Admission(known, created=False)
@@ -170,7 +171,7 @@ def _admit(
         budget=limits.snapshot(),
         before_message_id=(said["last"] or 0) + 1,
         client_key=client_key,
-        request_digest=asked,
+        request_digest=digest_json(asdict(ask)),
         queue_deadline_at=Now() + timedelta(seconds=bounds.QUEUE_DEADLINE_SECONDS),
         next_dispatch_at=Now() + timedelta(seconds=ADMISSION_GRACE_SECONDS),
     )
@@ -178,6 +179,20 @@ def _admit(
     events.announce_on_commit(conversation_id)
     transaction.on_commit(partial(dispatch_job, job.pk))
     return Admission(job, created=True)
+
+
+def _made(job: WorkJob, ask: JobAsk) -> bool:
+    """True when the ask made the job, or says what the job shows where that said nothing."""
+    places, seconds = {ask.cwd}, {ask.wall_clock_seconds}
+    if ask.cwd == job.cwd:
+        places.add("")
+    if ask.wall_clock_seconds == job.wall_clock_seconds:
+        seconds.add(None)
+    return any(
+        job.request_digest
+        == digest_json(asdict(replace(ask, cwd=cwd, wall_clock_seconds=second)))
+        for cwd, second in product(places, seconds)
+    )
 
 
 def _place(person_id: int, ask: JobAsk) -> _Place:
