@@ -24,6 +24,7 @@ export class Composer {
     this.pending = document.getElementById("pending");
     this.items = kept.unsent(this.place);
     this.isSending = false;
+    this.isOver = false;
     this.failures = 0;
     this.sentAt = -Infinity;
     this.drawn = "";
@@ -64,7 +65,7 @@ export class Composer {
   }
 
   changed() {
-    this.kept.keepDraft(this.place, this.box.value);
+    this.keep();
     this.box.style.height = "auto";
     this.box.style.height = `${this.box.scrollHeight + 2}px`;
     const over = this.encoder.encode(this.box.value).length - this.page.messageBytes;
@@ -94,6 +95,7 @@ export class Composer {
   // --- sending ---
 
   send() {
+    if (this.isOver) return;
     const text = this.box.value;
     if (!text.trim()) {
       if (performance.now() - this.sentAt > DOUBLE_MS) this.refuse("Write something first.");
@@ -160,6 +162,7 @@ export class Composer {
 
   failed(item, error) {
     if (!(error instanceof Problem)) throw error;
+    if (this.isOver) return;
     if (error.code === "turn_in_progress" && isOpen(this.page.turn)) {
       item.tried = item.arrived = false;
     } else if (error.mayPass && error.code !== "paused") {
@@ -223,7 +226,22 @@ export class Composer {
     this.keep();
   }
 
+  /** Nobody hears anything here any more. What was to be said stays, to be read and copied. */
+  finish() {
+    clearTimeout(this.timer);
+    this.kept.forgetPlace(this.place);
+    this.isOver = true;
+    const unsaid = [...this.items.map((item) => item.text), this.box.value];
+    this.items = [];
+    this.box.value = unsaid.filter((text) => text.trim()).join("\n\n");
+    this.box.readOnly = true;
+    this.box.placeholder = "Nothing can be sent here any more";
+    document.getElementById("send").disabled = true;
+    this.changed();
+  }
+
   keep() {
+    if (this.isOver) return;
     this.kept.keepUnsent(this.place, this.items);
     this.kept.keepDraft(this.place, this.box.value);
   }

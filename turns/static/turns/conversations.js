@@ -153,7 +153,8 @@ export class Conversations {
   ask(item) {
     const name = item.querySelector(".conversation-name").textContent;
     const words = "It goes for good, with all its messages.";
-    confirmed("Delete this conversation?", name, words, () => this.remove(item));
+    const about = item.dataset.id;
+    confirmed("Delete this conversation?", name, words, () => this.remove(item), { about });
   }
 
   async remove(item) {

@@ -40,9 +40,10 @@ export function correct(message, thread, announce) {
   box.focus();
 }
 
-export function remove(message, thread, announce) {
+export function remove(message, thread, { announce, conversation }) {
   const name = thread.textOf(message).slice(0, 80);
-  confirmed("Delete this message?", name, "It goes for good, and its answer with it.", async () => {
+  const words = "It goes for good, and its answer with it.";
+  const doing = async () => {
     try {
       await call("DELETE", `/messages/${message.dataset.id}`);
     } catch (error) {
@@ -54,5 +55,6 @@ export function remove(message, thread, announce) {
     thread.remove(message);
     (beside ?? document.getElementById("words")).focus();
     announce("Deleted.");
-  });
+  };
+  confirmed("Delete this message?", name, words, doing, { about: conversation });
 }

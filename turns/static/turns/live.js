@@ -32,7 +32,6 @@ export class Live {
 
   /** Connect without waiting for the back-off. */
   now() {
-    if (this.conversation === null) return;
     this.failures = 0;
     this.connect();
   }
@@ -54,6 +53,7 @@ export class Live {
   }
 
   connect() {
+    if (this.conversation === null) return;
     this.drop();
     this.onState("connecting");
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
@@ -68,6 +68,8 @@ export class Live {
     socket.onclose = ({ code }) => {
       if (FINAL[code]) {
         this.drop();
+        // nothing brings it back, neither a network nor a look at the page
+        if (FINAL[code] === "gone") this.conversation = null;
         this.onState(FINAL[code]);
       } else {
         this.lost(navigator.onLine ? "reconnecting" : "offline");

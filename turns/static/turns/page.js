@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { Composer } from "./composer.js";
+import { withdrawn } from "./confirm.js";
 import { Conversations, startDrawer } from "./conversations.js";
 import { correct, remove } from "./corrections.js";
 import { Kept } from "./kept.js";
@@ -38,6 +39,8 @@ const page = {
   user: TOLD.user,
   conversation: TOLD.conversation,
   messageBytes: TOLD.messageBytes,
+  /** The conversation was removed: nothing here goes on or can be begun. */
+  isGone: false,
   /** What the page began with, null for a conversation that does not exist yet. */
   snapshot: TOLD.snapshot,
   get turn() {
@@ -69,6 +72,8 @@ const page = {
   occupy,
   /** `act(frame)` is called for each frame of this type, after what is done already. */
   onFrame: (type, act) => handlers.set(type, [...(handlers.get(type) ?? []), act]),
+  /** `act()` is called when the conversation is gone. */
+  onGone: (act) => goers.push(act),
   /** `act(id, button)` is called for "Start again" below what a message is about. */
   onAgain: (type, act) => agains.set(type, act),
 };
@@ -80,9 +85,13 @@ const handlers = new Map([
   ["turn", [turn]],
 ]);
 const agains = new Map();
+const goers = [];
 let name = document.getElementById("title").textContent;
 let marked = 0;
 let isOccupied = false;
+// what is said below the messages unless something else is, and until when that is
+let standing = [];
+let warned = 0;
 const kept = new Kept(TOLD.user);
 const thread = new Thread(document.getElementById("thread"), {
   cutCodes: TOLD.cutCodes,
@@ -159,12 +168,12 @@ function ended(turn) {
 /** What is too large for a frame comes without its HTML, or without its words: fetch it. */
 async function completed({ id, role, state, text, html }) {
   const isWhole = role === "user" || state === "streaming" || text === "" || html !== null;
-  if (isWhole && text !== null) return;
+  if ((isWhole && text !== null) || page.isGone) return;
   try {
     thread.show(await call("GET", `/messages/${id}`));
     show();
   } catch (error) {
-    warn(`A long message could not be loaded. ${error.message}`);
+    if (!page.isGone) warn(`A long message could not be loaded. ${error.message}`);
   }
 }
 
@@ -180,6 +189,7 @@ function began(conversation) {
 
 /** The service has taken a message. The live view tells more, before this or after it. */
 function took(turn) {
+  if (page.isGone) return;
   if (!thread.find(turn.user.id)) thread.show({ ...turn.user, turn_id: turn.id });
   if (!thread.find(turn.assistant.id)) {
     const role = { role: "assistant", turn_id: turn.id, created_at: turn.created_at };
@@ -202,6 +212,21 @@ function removed() {
   location.replace("/");
 }
 
+/** The conversation was removed elsewhere. What was said stays, to be read and copied. */
+function gone() {
+  page.isGone = true;
+  document.body.classList.add("gone");
+  withdrawn(page.conversation);
+  reading.finish();
+  composer.finish();
+  for (const act of goers) act();
+  lead("This conversation does not exist any more.", "/", "To your conversations");
+  // what had the focus may have gone
+  if (document.activeElement === document.body) notice.querySelector("a").focus();
+  conversations.refresh();
+  show();
+}
+
 function renamed(title) {
   if (!title) return;
   name = title;
@@ -222,6 +247,7 @@ function occupy(is) {
 // --- what a person does in the thread ---
 
 function act(what, message, button) {
+  if (page.isGone && !what.startsWith("copy")) return;
   const { shown } = reading;
   switch (what) {
     case "copy":
@@ -245,7 +271,7 @@ function act(what, message, button) {
       correct(message, shown, announce);
       break;
     case "remove":
-      remove(message, shown, announce);
+      remove(message, shown, page);
       break;
     case "continue":
       composer.fill("Please go on where you were cut off.");
@@ -270,7 +296,7 @@ document.getElementById("sign-out").addEventListener("submit", () => kept.forget
 
 function show() {
   const isEmpty = !thread.list.children.length && !document.querySelector("#pending > *");
-  welcome.hidden = !isEmpty || isOccupied || reading.isAway;
+  welcome.hidden = !isEmpty || isOccupied || reading.isAway || page.isGone;
   composer.draw();
   reading.draw();
 }
@@ -280,19 +306,26 @@ function announce(text) {
 }
 
 function warn(text) {
-  notice.textContent = text;
-  notice.hidden = !text;
-  if (text) setTimeout(() => (notice.hidden = true), 8000);
+  clearTimeout(warned);
+  notice.replaceChildren(...(text ? [text] : standing));
+  notice.hidden = !notice.hasChildNodes();
+  if (text) warned = setTimeout(() => warn(""), 8000);
 }
 
 function connected(state) {
   connection.dataset.state = state;
   connection.querySelector("span").textContent = STATES[state];
-  if (state === "live") composer.flush();
+  if (state === "live") {
+    composer.flush();
+    if (standing.length) {
+      standing = [];
+      warn("");
+    }
+  }
   if (state === "signed-out") {
     lead("You are signed out. What you wrote is kept in this browser.", TOLD.login, "Sign in");
   } else if (state === "gone") {
-    lead("This conversation does not exist any more.", "/", "To your conversations");
+    gone();
   }
 }
 
@@ -300,6 +333,6 @@ function lead(sentence, address, words) {
   const link = document.createElement("a");
   link.href = `${address}${address === "/" ? "" : `?next=${encodeURIComponent(location.pathname)}`}`;
   link.textContent = words;
-  notice.replaceChildren(`${sentence} `, link);
-  notice.hidden = false;
+  standing = [`${sentence} `, link];
+  warn("");
 }

@@ -28,6 +28,7 @@ export class Reading {
     this.end = end;
     this.shown = end;
     this.isFollowing = true;
+    this.isOver = false;
     // answers to earlier wishes are dropped, in whatever order they come
     this.led = 0;
     this.view = document.getElementById("view");
@@ -132,6 +133,14 @@ export class Reading {
     this.look();
   }
 
+  /** There is nothing more to load: what is here is all that is left. */
+  finish() {
+    this.isOver = true;
+    for (const [sign] of this.watches) sign.textContent = "";
+    this.end.finish();
+    if (this.isAway) this.shown.finish();
+  }
+
   // --- loading ---
 
   ask(place, id) {
@@ -149,7 +158,7 @@ export class Reading {
   /** Load what comes next on one side. One at a time: afterwards both sides are looked at. */
   async more(side) {
     const stretch = this.shown;
-    if (stretch.isLoading || stretch[side] === null) return;
+    if (this.isOver || stretch.isLoading || stretch[side] === null) return;
     stretch.isLoading = true;
     const sign = document.getElementById(side);
     const { asks, what } = SIDES[side];
@@ -157,7 +166,7 @@ export class Reading {
     try {
       this.place(stretch, side, stretch[side], await this.ask(asks, stretch[side]));
     } catch (error) {
-      if (stretch === this.shown) {
+      if (stretch === this.shown && !this.isOver) {
         const again = document.createElement("button");
         again.type = "button";
         again.className = "link";

@@ -143,6 +143,15 @@ export class Thread {
     return true;
   }
 
+  /** Nothing that is shown here goes on any more. */
+  finish() {
+    this.turn = null;
+    const going = ["queued", "running", "stopping"].map((look) => `[data-look=${look}]`);
+    for (const answer of this.list.querySelectorAll(`:scope > :is(${going})`)) {
+      answer.dataset.look = "gone";
+    }
+  }
+
   remove(element) {
     this.texts.delete(element.dataset.id);
     element.remove();

@@ -6,6 +6,7 @@
 import { call, counted, newKey, Problem } from "../turns/api.js";
 
 const NEW = "new";
+const GONE = "This conversation does not exist any more. No job can be started here.";
 
 export class Form {
   /** `told` gives bounds in bytes; `started(job)` is called when the service has the job. */
@@ -23,6 +24,7 @@ export class Form {
     this.button = document.getElementById("job-start");
     this.computers = null;
     this.wanted = null;
+    this.isOver = false;
     this.encoder = new TextEncoder();
     this.opener.addEventListener("click", () => this.open());
     document.getElementById("job-discard").addEventListener("click", () => this.discard());
@@ -82,7 +84,21 @@ export class Form {
   discard() {
     this.clear();
     this.close();
-    this.opener.focus();
+    if (this.isOver) document.getElementById("jobs-title").focus();
+    else this.opener.focus();
+  }
+
+  /** No job can be started here any more. What was written stays, to be read and copied. */
+  finish() {
+    this.page.kept.keepDraftOf(this.where, null);
+    this.isOver = true;
+    if (!this.goal.value.trim()) this.close();
+    this.opener.disabled = true;
+    for (const field of this.form.elements) {
+      field.readOnly = true;
+      field.disabled = !field.matches("textarea, #job-cwd, #job-discard");
+    }
+    if (!this.form.hidden) this.refuse(GONE);
   }
 
   clear() {
@@ -141,6 +157,7 @@ export class Form {
 
   /** Keep what is asked for, and where, even while that is not asked for. */
   keep() {
+    if (this.isOver) return;
     const place = { computer_id: this.computer.value || this.wanted, cwd: this.cwd.value };
     this.page.kept.keepDraftOf(this.where, { ask: this.ask, place, tried: this.tried });
   }
@@ -181,6 +198,7 @@ export class Form {
   // --- sending ---
 
   async submit() {
+    if (this.isOver) return;
     if (!this.goal.value.trim()) {
       this.refuse("Say what the job is to do: its goal.");
       this.goal.focus();
@@ -213,6 +231,7 @@ export class Form {
       this.started(job);
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
+      if (this.isOver) return;
       this.form.hidden = false;
       this.opener.hidden = true;
       this.refuse(explained(error));
@@ -222,7 +241,7 @@ export class Form {
       }
       if (error.status === 401) this.page.signedOut();
     } finally {
-      this.button.disabled = false;
+      this.button.disabled = this.isOver;
     }
   }
 }

@@ -12,8 +12,9 @@ export function start(page, told) {
   const isInView = ({ id, message_id }) => rail.isInView(id) || page.isInView(message_id);
   const notices = new Notices(page, { lead: report, elsewhere, isInView });
   const keys = new Map();
-  new Form(page, told, {
+  const form = new Form(page, told, {
     started(job) {
+      if (page.isGone) return;
       took(job);
       page.announce(`${kindOf(job)} has been started.`);
     },
@@ -28,6 +29,11 @@ export function start(page, told) {
   });
   page.onFrame("message", () => rail.count());
   page.onAgain("job", again);
+  page.onGone(() => {
+    form.finish();
+    rail.finish();
+    notices.forget();
+  });
   if (page.snapshot) showAll(page.snapshot.jobs ?? []);
 
   function showAll(jobs) {
@@ -38,6 +44,7 @@ export function start(page, told) {
 
   /** The service has the job; the live view may have told it already. */
   function took(job) {
+    if (page.isGone) return;
     const known = rail.jobs.get(job.id);
     if (!known) {
       const seen = { ...job, computer: null, steps_done: 0, elapsed_seconds: 0 };

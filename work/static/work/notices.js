@@ -131,6 +131,19 @@ export class Notices {
     this.timer = setTimeout(() => this.look(), (isBusy ? BUSY_SECONDS : IDLE_SECONDS) * 1000);
   }
 
+  /** The conversation is gone: nothing is said of its jobs any more. */
+  forget() {
+    for (const job of [...this.open.values()]) {
+      if (this.isElsewhere(job)) continue;
+      this.open.delete(job.id);
+      this.ended.add(job.id);
+    }
+    for (const toast of [...this.place.children]) {
+      if (toast.dataset.conversation === this.page.conversation) this.hide(toast);
+    }
+    this.draw();
+  }
+
   isElsewhere(job) {
     return job.conversation_id !== this.page.conversation;
   }
@@ -190,6 +203,7 @@ export class Notices {
   put(job, what) {
     const toast = clone("toast");
     toast.dataset.look = lookOf(job);
+    toast.dataset.conversation = job.conversation_id;
     toast.querySelector(".toast-what").textContent = what;
     toast.querySelector(".toast-goal").textContent = job.goal;
     const link = toast.querySelector(".toast-lead");

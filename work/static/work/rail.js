@@ -39,7 +39,7 @@ export class Rail {
     // whether a goal is cut shows once it is laid out, and changes with the width
     this.sizes = new ResizeObserver((seen) => seen.forEach(({ target }) => offerWhole(target)));
     WIDE.addEventListener("change", () => this.set(WIDE.matches && this.isWanted));
-    setInterval(() => this.tick(), 1000);
+    this.ticking = setInterval(() => this.tick(), 1000);
   }
 
   get isShown() {
@@ -115,9 +115,24 @@ export class Rail {
   }
 
   remove(id) {
+    // before its card: it gives the focus back to the card's button
+    const wasAsked = this.asked?.id === id && this.asked.withdraw();
+    if (this.asked?.id === id) this.asked = null;
     this.jobs.delete(id);
-    this.find(id)?.remove();
+    const card = this.find(id);
+    if (card) this.sizes.unobserve(card.querySelector(".job-goal"));
+    card?.remove();
     this.lines.querySelector(`[data-id="${CSS.escape(id)}"]`)?.remove();
+    if (!wasAsked || this.page.isGone) return;
+    this.page.notice("This job was removed. There is nothing left to cancel.");
+    setTimeout(() => document.getElementById("jobs-title").focus());
+  }
+
+  /** The conversation is gone, and its jobs. Only what is being written here keeps it open. */
+  finish() {
+    clearInterval(this.ticking);
+    this.showAll([]);
+    if (document.getElementById("job-form").hidden) this.set(false);
   }
 
   find(id) {
