@@ -152,3 +152,24 @@ def test_a_job_that_ends_while_it_is_being_cancelled_says_that_it_was_not(
         f"Deep work has failed. There is nothing left to cancel. {GOAL}"
     )
     expect(rail.card(GOAL)).to_be_focused()
+
+
+def test_a_job_elsewhere_that_ends_in_the_middle_of_a_look_is_told(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    elsewhere = ConversationFactory.create(owner=conversation.owner, title="Ropes")
+    with person.page.expect_response("**/api/v1/jobs?state=open"):
+        person.open_conversation(conversation.pk)
+    job = running_job(elsewhere, "Splice the rope.")
+
+    def end_before(route: Route) -> None:
+        complete(job)
+        # a handler has a context of its own, and so a session that nobody else would close
+        connection.close()
+        route.continue_()
+
+    person.page.route("**/api/v1/jobs?state=open", end_before, times=1)
+    for _ in range(2):
+        with person.page.expect_response("**/api/v1/jobs?state=open"):
+            person.page.evaluate(LOOKED_AT_AGAIN)
+    expect(rail.toasts).to_contain_text("Deep work is done. Splice the rope.")

@@ -106,11 +106,15 @@ export class Notices {
     const after = this.newest ? `after=${this.newest}` : "";
     const { jobs } = await call("GET", `/jobs?${isFirst ? "limit=1" : after}`);
     this.newest = jobs[0]?.id ?? this.newest ?? "";
-    if (isFirst) return;
     for (const job of jobs.reverse()) {
-      if (!this.isElsewhere(job) || isOpen(job)) continue;
-      this.open.delete(job.id);
-      this.end(job);
+      if (!this.isElsewhere(job) || this.ended.has(job.id)) continue;
+      if (isOpen(job)) {
+        // it may have ended before those at work are asked for, and nobody would ask again
+        this.open.set(job.id, job);
+      } else if (!isFirst) {
+        this.open.delete(job.id);
+        this.end(job);
+      }
     }
   }
 
