@@ -25,6 +25,13 @@ export class Rail {
     this.opener = document.getElementById("open-jobs");
     this.shade = document.getElementById("jobs-shade");
     this.main = document.querySelector("main");
+    // before the list of conversations, which is long for whoever goes by the keyboard
+    const skip = clone("skip-to-jobs");
+    [...document.querySelectorAll(".skip")].at(-1).after(skip);
+    skip.addEventListener("click", (event) => {
+      event.preventDefault();
+      this.open();
+    });
     this.opener.addEventListener("click", () => this.toggle());
     document.getElementById("close-jobs").addEventListener("click", () => this.close());
     this.shade.addEventListener("click", () => this.close());
