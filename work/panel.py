@@ -8,6 +8,7 @@ from typing import Final, LiteralString
 from recovery.bounds import cut_utf8
 from turns.panels import Object, Panel
 from work import bounds
+from work.limits import MOST_SECONDS
 from work.projection import CORE, IS_OPEN, STEPS
 from work.schemas import JobView
 
@@ -88,5 +89,10 @@ PANEL: Final = Panel(
     aside="work/rail.html",
     style="work/jobs.css",
     script="work/jobs.js",
-    told={"goal_bytes": bounds.GOAL_MAX_BYTES, "context_bytes": bounds.CONTEXT_MAX_BYTES},
+    told={
+        "goal_bytes": bounds.GOAL_MAX_BYTES,
+        "context_bytes": bounds.CONTEXT_MAX_BYTES,
+        "wall_clock_min_seconds": bounds.WALL_CLOCK_MIN_SECONDS,
+        "wall_clock_seconds": {str(kind): most for kind, most in MOST_SECONDS.items()},
+    },
 )

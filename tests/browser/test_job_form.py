@@ -11,6 +11,7 @@ from tests.browser.jobs_rail import JobsRail
 from tests.browser.person import Person
 from tests.factories import ComputerFactory
 from turns.models import Conversation
+from work.bounds import WALL_CLOCK_SECONDS
 from work.models import WorkJob
 
 GOAL = "Find out why the bell does not ring."
@@ -173,3 +174,71 @@ def test_a_coding_job_half_written_is_started_before_its_computers_have_come(
     person.button("Start job").click()
     expect(rail.card(GOAL)).to_be_visible()
     assert WorkJob.objects.get().cwd == "/srv/bells"
+
+
+def test_a_time_limit_is_sent_when_it_is_given_and_refused_when_it_is_out_of_bounds(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    person.open_conversation(conversation.pk)
+    rail.open()
+    person.button("New job").click()
+    rail.goal.fill(GOAL)
+    person.page.get_by_text("Context and time limit", exact=True).click()
+    limit = person.page.get_by_role("textbox", name="Time limit in minutes", exact=True)
+    most = person.page.locator("#job-minutes-most")
+    expect(most).to_have_text("10 minutes at most, and if this is left empty.")
+    for wrong in ("10.1", "0.1", "0", "-3", "soon"):
+        limit.fill(wrong)
+        expect(rail.problem).to_have_text(
+            "The time limit is to be in minutes, from 10 seconds to 10 minutes."
+        )
+        expect(limit).to_have_attribute("aria-invalid", "")
+        expect(limit).to_have_accessible_description(
+            re.compile("10 minutes at most.*in minutes")
+        )
+        person.button("Start job").click()
+        expect(rail.goal).to_have_value(GOAL)
+    kinds = person.page.get_by_role("group", name="Kind")
+    limit.fill("60")
+    expect(rail.problem).to_contain_text("to 10 minutes.")
+    kinds.get_by_role("radio", name="Coding").check()
+    expect(most).to_have_text("60 minutes at most, and if this is left empty.")
+    expect(rail.problem).to_be_empty()
+    limit.fill("61")
+    expect(rail.problem).to_contain_text("from 10 seconds to 60 minutes.")
+    kinds.get_by_role("radio", name="Deep work").check()
+    assert not WorkJob.objects.exists()
+    limit.fill("2,5")
+    expect(rail.problem).to_be_empty()
+    expect(limit).not_to_have_attribute("aria-invalid", "")
+    person.button("Start job").click()
+    expect(rail.card(GOAL)).to_be_visible()
+    assert WorkJob.objects.get().wall_clock_seconds == 150
+
+    person.button("New job").click()
+    expect(rail.goal).to_be_focused()
+    expect(person.page.locator("#job-minutes")).to_have_value("")
+    rail.goal.fill("As long as it may take.")
+    person.button("Start job").click()
+    expect(rail.card("As long as it may take.")).to_be_visible()
+    assert WorkJob.objects.latest("pk").wall_clock_seconds == WALL_CLOCK_SECONDS
+
+
+def test_a_time_limit_half_written_is_there_after_a_reload(
+    person: Person, rail: JobsRail, conversation: Conversation
+) -> None:
+    person.open_conversation(conversation.pk)
+    rail.open()
+    person.button("New job").click()
+    rail.goal.fill(GOAL)
+    person.page.get_by_text("Context and time limit", exact=True).click()
+    limit = person.page.get_by_label("Time limit in minutes", exact=True)
+    for text in ("half an", "5"):
+        limit.fill(text)
+        person.page.reload()
+        rail.open()
+        expect(limit).to_be_visible()
+        expect(limit).to_have_value(text)
+    person.button("Start job").click()
+    expect(rail.card(GOAL)).to_be_visible()
+    assert WorkJob.objects.get().wall_clock_seconds == 5 * 60

@@ -9,7 +9,7 @@ const NEW = "new";
 const GONE = "This conversation does not exist any more. No job can be started here.";
 
 export class Form {
-  /** `told` gives bounds in bytes; `started(job)` is called when the service has the job. */
+  /** `told` gives bounds in bytes and seconds; `started(job)` is called when the service has the job. */
   constructor(page, told, { started }) {
     this.page = page;
     this.told = told;
@@ -18,6 +18,8 @@ export class Form {
     this.opener = document.getElementById("new-job");
     this.goal = document.getElementById("job-goal");
     this.context = document.getElementById("job-context");
+    this.minutes = document.getElementById("job-minutes");
+    this.more = document.getElementById("job-more");
     this.computer = document.getElementById("job-computer");
     this.cwd = document.getElementById("job-cwd");
     this.problem = document.getElementById("job-problem");
@@ -59,11 +61,23 @@ export class Form {
   get ask() {
     const ask = { kind: this.kind, goal: this.goal.value };
     if (this.context.value.trim()) ask.context = this.context.value;
+    if (this.seconds !== null) ask.wall_clock_seconds = this.seconds;
     if (ask.kind === "coding") {
       ask.computer_id = this.computer.value;
       ask.cwd = this.cwd.value.trim();
     }
     return ask;
+  }
+
+  /** The time limit, null when there is none, NaN when it is no number. */
+  get seconds() {
+    const minutes = this.minutes.value.trim().replace(",", ".");
+    return minutes ? Math.round(Number(minutes) * 60) : null;
+  }
+
+  /** The longest that a job of this kind may take. */
+  get mostSeconds() {
+    return this.told.wall_clock_seconds[this.kind];
   }
 
   // --- the form ---
@@ -96,7 +110,7 @@ export class Form {
     this.opener.disabled = true;
     for (const field of this.form.elements) {
       field.readOnly = true;
-      field.disabled = !field.matches("textarea, #job-cwd, #job-discard");
+      field.disabled = !field.matches("textarea, #job-cwd, #job-minutes, #job-discard");
     }
     if (!this.form.hidden) this.refuse(GONE);
   }
@@ -112,6 +126,8 @@ export class Form {
   async place() {
     const codes = this.kind === "coding";
     document.getElementById("job-place").hidden = !codes;
+    document.getElementById("job-minutes-most").textContent =
+      `${lasting(this.mostSeconds)} at most, and if this is left empty.`;
     if (!codes) return true;
     try {
       await this.load();
@@ -152,17 +168,19 @@ export class Form {
 
   changed() {
     this.keep();
-    this.refuse(this.tooLong());
+    this.refuse(this.outOfBounds());
   }
 
   /** Keep what is asked for, and where, even while that is not asked for. */
   keep() {
     if (this.isOver) return;
     const place = { computer_id: this.computer.value || this.wanted, cwd: this.cwd.value };
-    this.page.kept.keepDraftOf(this.where, { ask: this.ask, place, tried: this.tried });
+    const { ask, tried } = this;
+    this.page.kept.keepDraftOf(this.where, { ask, place, minutes: this.minutes.value, tried });
   }
 
-  tooLong() {
+  /** Return what is wrong with what was written, an empty text when nothing is. */
+  outOfBounds() {
     for (const [field, bytes, name] of [
       [this.goal, this.told.goal_bytes, "goal"],
       [this.context, this.told.context_bytes, "context"],
@@ -170,12 +188,18 @@ export class Form {
       const over = this.encoder.encode(field.value).length - bytes;
       if (over > 0) return `The ${name} is too long by ${counted(over, "byte")}.`;
     }
-    return "";
+    const { seconds, mostSeconds: most } = this;
+    const least = this.told.wall_clock_min_seconds;
+    if (seconds === null || (seconds >= least && seconds <= most)) return "";
+    return `The time limit is to be in minutes, from ${lasting(least)} to ${lasting(most)}.`;
   }
 
   refuse(sentence) {
     if (this.problem.textContent !== sentence) this.problem.textContent = sentence;
     this.goal.toggleAttribute("aria-invalid", sentence !== "" && /goal/.test(sentence));
+    const isOfTime = /^The time limit/.test(sentence);
+    this.minutes.toggleAttribute("aria-invalid", isOfTime);
+    if (isOfTime) this.more.open = true;
   }
 
   /** A form that was being written is there again; what was being sent is sent again. */
@@ -189,7 +213,8 @@ export class Form {
     this.goal.value = ask.goal;
     this.context.value = ask.context ?? "";
     this.cwd.value = place?.cwd ?? "";
-    document.getElementById("job-more").open = Boolean(ask.context);
+    this.minutes.value = kept.minutes ?? "";
+    this.more.open = Boolean(ask.context || kept.minutes);
     if (this.tried) this.post(this.tried);
     else if (this.goal.value.trim()) this.form.hidden = !(this.opener.hidden = true);
     this.place();
@@ -208,7 +233,7 @@ export class Form {
     if (this.kind === "coding" && !this.computer.value && !(await this.place())) return;
     const { ask } = this;
     const isNowhere = ask.kind === "coding" && !ask.computer_id;
-    const problem = isNowhere ? "Choose a computer first." : this.tooLong();
+    const problem = isNowhere ? "Choose a computer first." : this.outOfBounds();
     if (problem) {
       this.refuse(problem);
       return;
@@ -260,6 +285,10 @@ export function explained(error) {
   if (error.code === "not_found") return "The computer, or this conversation, is gone.";
   const wait = error.retryAfter ? ` Try again in ${counted(error.retryAfter, "second")}.` : "";
   return error.message + wait;
+}
+
+function lasting(seconds) {
+  return seconds < 60 ? counted(seconds, "second") : counted(seconds / 60, "minute");
 }
 
 function mayDo({ tier, checks }) {
