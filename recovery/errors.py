@@ -152,7 +152,10 @@ class ErrorCode(models.TextChoices):
         "The directory is in no Git repository that jobs can work in.",
     )
     REPOSITORY_EMPTY = "repository_empty", "The Git repository has no commit to begin from."
-    WORKSPACE_FAILED = "workspace_failed", "The job's working copy could not be made, or is gone."
+    WORKSPACE_FAILED = (
+        "workspace_failed",
+        "The job's working copy could not be made, or is gone.",
+    )
     PATH_REFUSED = "path_refused", "The path leads out of the job's working copy."
     COMMAND_REFUSED = "command_refused", "This job may not run that."
     REPOSITORY_TOUCHED = (
