@@ -47,6 +47,7 @@ class RowServer(Named, ABC, Generic[EndingT]):
         self.pk = pk
         self.owner = owner
         self.fence: Fence | None = None
+        self._is_abandoned = False
         self._stop: asyncio.Future[EndingT | None] = asyncio.get_running_loop().create_future()
 
     def stop(self, ending: EndingT) -> None:
@@ -61,13 +62,9 @@ class RowServer(Named, ABC, Generic[EndingT]):
 
     def abandon(self) -> None:
         """Write nothing more: the row belongs to somebody else, or has ended."""
+        self._is_abandoned = True
         if not self._stop.done():
             self._stop.set_exception(StaleFence())
-
-    @property
-    def _is_abandoned(self) -> bool:
-        stop = self._stop
-        return stop.done() and not stop.cancelled() and stop.exception() is not None
 
     async def run(self) -> Fence | None:
         """Serve the row to its end; return the fence of one that was released without one."""

@@ -30,6 +30,7 @@ from tests.support.scripted import *  # noqa: F403
 from turns.tools.registry import Invocation, Registry
 from work.coding.errors import WorkspaceLost
 from work.models import JobReport, WorkJob
+from work.server import JobServer
 from work.transitions import release_own_jobs, request_cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -246,6 +247,25 @@ async def test_a_job_that_seems_to_be_anothers_ends_where_nobody_else_has_claime
         job = await runtime.serve(await runtime.ask())
     assert await ended(job) == ("failed", code)
     assert model.posts == 0
+
+
+async def test_a_server_of_a_buried_runtime_writes_nothing_though_its_row_was_to_stop_before(
+    model: Simulator,
+) -> None:
+    """Recovery settles the row: until then the database would still take its end."""
+    servers: list[JobServer] = []
+
+    async def buried(_job: WorkJob, _fence: Fence) -> Bench:
+        servers[0].release()
+        servers[0].abandon()
+        raise StaleFence
+
+    async with serving_jobs(model.base_url, workspaces={"deep_work": buried}) as runtime:
+        job = await runtime.ask()
+        servers.append(runtime.server(job.pk))
+        assert await servers[0].run() is None
+    await in_thread(job.refresh_from_db)
+    assert (job.state, job.generation) == ("running", 1)
 
 
 async def test_a_worker_whose_place_a_newer_claim_took_writes_nothing(

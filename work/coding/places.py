@@ -32,7 +32,8 @@ def all_places() -> Iterator[Place]:
     """Yield the places that jobs of this installation have on this machine."""
     with suppress(FileNotFoundError):
         for directory in sorted(_worktrees().iterdir()):
-            if directory.name.isdecimal():
+            is_ours = directory.is_dir() and not directory.is_symlink()
+            if is_ours and directory.name.isdecimal():
                 yield Place(int(directory.name))
 
 

@@ -47,6 +47,21 @@ async def test_only_those_asked_for_are_looked_at(repository: PersonsRepository)
     assert Place(1).base.exists()
 
 
+async def test_what_only_has_the_name_of_a_place_is_none_and_stands_in_nobodys_way(
+    repository: PersonsRepository, tmp_path: Path
+) -> None:
+    await leave(repository, 3)
+    stray, link = Place(1).base, Place(2).base
+    stray.write_text("a file")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "kept").write_text("somebody's")
+    link.symlink_to(precious)
+    assert reap_worktrees(still_open=none_open) == Reaped(removed=(3,))
+    assert (precious / "kept").read_text() == "somebody's"
+    assert stray.read_text() == "a file"
+
+
 def test_an_installation_without_jobs_has_nothing_to_reap() -> None:
     assert reap_worktrees(still_open=none_open) == Reaped()
 
