@@ -265,10 +265,11 @@ class Workspace:
         await in_own_thread(self._release)
 
     def _close(self) -> Facts:
-        if not self._is_over and not self._place.base.exists():
-            # somebody has removed it; what Git knows of it goes as well
-            self._place.take(self._generation)
-        with self.changing():
+        with self._lock:
+            if not self._is_over and not self._place.base.exists():
+                # somebody has removed it; what Git knows of it goes as well
+                self._place.take(self._generation)
+            self.require_ours()
             self._programs.resume()
             try:
                 facts = self._take_down()
@@ -286,6 +287,8 @@ class Workspace:
                 still_ours=self.require_ours,
             )
             reach("workspace.taken_down")
+            # whoever stood still here may have been overtaken
+            self.require_ours()
             worktrees.remove(self._place.base)
         except (GitFailed, OSError) as error:
             log.error("coding.worktree_kept", job_id=self.job_id, exc_info=error)
