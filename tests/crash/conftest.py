@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pytest_django.fixtures import Settings
 
+from recovery.hosts import host_id
+from tests.factories import ComputerFactory
 from tests.simulators import client
 from tests.simulators.client import Simulator
 from tests.support.worker import WorkerStarter, workers
+from tests.work.coding.repositories import PersonsRepository
+from work.models import Computer
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +56,23 @@ def start_worker(
     }
     with workers(environment, tmp_path) as starter:
         yield starter
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> PersonsRepository:
+    """A person's repository with one commit."""
+    made = PersonsRepository(tmp_path / "repository")
+    made.commit({"a.txt": "one\n"}, "First")
+    return made
+
+
+@pytest.fixture
+def computer(
+    repository: PersonsRepository,
+    process_environment: dict[str, str],
+    settings: Settings,
+) -> Computer:
+    """The machine of the workers that this test starts."""
+    settings.HOLDFAST_HOME = process_environment["HOLDFAST_HOME"]
+    checks = {"count": ["/bin/sh", "-c", "echo once >> runs; exec sleep 600"]}
+    return ComputerFactory.create(roots=[str(repository.top)], checks=checks, host_id=host_id())

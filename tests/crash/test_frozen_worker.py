@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 
 import pytest
@@ -22,12 +21,6 @@ from turns.recovery import TurnRecovery
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LEASE_SECONDS = "5"
-
-
-def freeze(worker: Worker) -> None:
-    """SIGSTOP; return when the process stands still."""
-    worker.signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
 
 
 def buried_and_interrupted(turn: Turn) -> None:
@@ -54,7 +47,7 @@ def test_a_frozen_worker_changes_nothing_when_it_wakes_and_fences_itself(
     worker.hint(turn.pk)
     wait_until(lambda: text_of(turn) == "Once ", "the first text is committed")
     runtime = worker.runtime
-    freeze(worker)
+    worker.freeze()
     # the rest of the answer lies in the frozen process's socket
     model.release("frozen")
     buried_and_interrupted(turn)
@@ -90,7 +83,7 @@ def test_a_worker_frozen_before_it_starts_a_tool_does_not_start_it_when_it_wakes
     worker.hint(turn.pk)
     worker.wait_until_reached("turn.step_requested")
     runtime = worker.runtime
-    freeze(worker)
+    worker.freeze()
     buried_and_interrupted(turn)
     before = everything()
     # it wakes right before it would start the tool

@@ -5,22 +5,20 @@ Where its machine does not come back in time the job ends with an honest report.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.utils import timezone
-from pytest_django.fixtures import Settings
 
-from recovery.hosts import host_id
-from tests.factories import ComputerFactory, ConversationFactory
 from tests.simulators.client import Simulator
 from tests.simulators.responses_wire import answer, tool_calls
 from tests.support.jobs import (
+    COMMIT,
+    WRITE,
     calls_of,
-    delegate,
+    coding_job,
     pass_queue_deadline,
     recover_again,
     report_text,
@@ -34,41 +32,13 @@ from tests.work.coding.repositories import PersonsRepository
 from work.bounds import ADOPTION_DEADLINE_SECONDS
 from work.coding.places import Place
 from work.coding.worktrees import remove
-from work.models import Computer, WorkJob
+from work.models import Computer
 from work.recovery import WorkRecovery
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 DONE = ("succeeded", "")
 UNKNOWN = ("interrupted", "outcome_unknown")
-WRITE = ("call_1", "write_file", json.dumps({"path": "b.txt", "text": "two\n"}))
-COMMIT = ("call_2", "commit", json.dumps({"message": "Add b"}))
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> PersonsRepository:
-    """A person's repository with one commit."""
-    made = PersonsRepository(tmp_path / "repository")
-    made.commit({"a.txt": "one\n"}, "First")
-    return made
-
-
-@pytest.fixture
-def computer(
-    repository: PersonsRepository,
-    process_environment: dict[str, str],
-    settings: Settings,
-) -> Computer:
-    """The machine of the workers that this test starts."""
-    settings.HOLDFAST_HOME = process_environment["HOLDFAST_HOME"]
-    checks = {"count": ["/bin/sh", "-c", "echo once >> runs; exec sleep 600"]}
-    return ComputerFactory.create(roots=[str(repository.top)], checks=checks, host_id=host_id())
-
-
-def coding_job(computer: Computer) -> WorkJob:
-    """Return a coding job on the computer."""
-    conversation = ConversationFactory.create(owner=computer.person)
-    return delegate(conversation, "Add b.", kind="coding", computer_id=computer.pk)
 
 
 @dataclass(frozen=True)

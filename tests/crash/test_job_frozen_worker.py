@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -36,12 +35,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 LEASE_SECONDS = "5"
 
 
-def freeze(worker: Worker) -> None:
-    """SIGSTOP; return when the process stands still."""
-    worker.signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
-
-
 def adopted_elsewhere(job: WorkJob, start_worker: WorkerStarter) -> Worker:
     """Bury the frozen worker and let another complete its job."""
     wait_until(lambda: WorkRecovery().run().adopted == 1, "the orphan is released")
@@ -70,7 +63,7 @@ def test_a_worker_frozen_before_it_starts_a_call_leaves_the_call_to_its_adopter(
     frozen.hint_job(job.pk)
     frozen.wait_until_reached("job.step_requested")
     runtime = frozen.runtime
-    freeze(frozen)
+    frozen.freeze()
     adopted_elsewhere(job, start_worker)
     step = WorkStep.objects.get(job=job)
     assert (step.state, step.generation, sink.posts) == ("succeeded", 3, 1)
@@ -98,7 +91,7 @@ def test_a_worker_frozen_with_a_call_under_way_cannot_store_its_outcome(
     frozen.hint_job(job.pk)
     frozen.wait_until_reached("job.step_running")
     runtime = frozen.runtime
-    freeze(frozen)
+    frozen.freeze()
     adopted_elsewhere(job, start_worker)
     assert calls_of(job) == [("interrupted", "outcome_unknown")]
     before = every_job_row()
@@ -124,7 +117,7 @@ def test_a_worker_frozen_while_the_model_answers_cannot_store_the_answer(
     frozen.hint_job(job.pk)
     model.wait_for_gate("frozen")
     runtime = frozen.runtime
-    freeze(frozen)
+    frozen.freeze()
     # the rest of the answer lies in the frozen process's socket
     model.release("frozen")
     adopted_elsewhere(job, start_worker)

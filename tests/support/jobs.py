@@ -18,9 +18,13 @@ from tests.support.rows import Rows, rows_of
 from tests.support.waiting import wait_until
 from tests.support.worker import Worker
 from turns.models import Conversation, Message
-from work.models import JobReport, WorkJob, WorkProviderStep, WorkStep
+from work.models import Computer, JobReport, WorkJob, WorkProviderStep, WorkStep
 from work.recovery import WorkRecovery
 from work.transitions import JobAsk, admit_job
+
+# The two calls of a coding job that adds the file and commits it.
+WRITE: Final = ("call_1", "write_file", json.dumps({"path": "b.txt", "text": "two\n"}))
+COMMIT: Final = ("call_2", "commit", json.dumps({"message": "Add b"}))
 
 TABLES: Final = (
     "turns_conversation",
@@ -47,6 +51,12 @@ def delegate(
 ) -> WorkJob:
     """Return the job that a person delegates."""
     return admit_job(conversation.owner_id, conversation.pk, JobAsk(kind, goal, **ask)).job
+
+
+def coding_job(computer: Computer) -> WorkJob:
+    """Return a coding job on the computer, to add a file b.txt."""
+    conversation = ConversationFactory.create(owner=computer.person)
+    return delegate(conversation, "Add b.", kind="coding", computer_id=computer.pk)
 
 
 def post_call(sink: Simulator, call_id: str = "call_1", n: int = 1) -> tuple[str, str, str]:

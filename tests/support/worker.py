@@ -146,6 +146,11 @@ class Worker:
         assert self.process is not None
         self.process.send_signal(number)
 
+    def freeze(self) -> None:
+        """SIGSTOP; return when the process stands still."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
     def kill(self) -> None:
         """SIGKILL; return when it has ended and the database has noticed, if that is there."""
         if self.process is not None and self.process.poll() is None:

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
-from work.coding import mounts, processtree, sandbox
+from work.coding import holders, mounts, processtree, sandbox
 from work.coding.orders import End, Ended, Limits, Order, Stream
 from work.coding.processtree import Process
 from work.coding.taskgroup import TaskGroup
@@ -211,7 +211,7 @@ class Launcher:
             del self._kept[descriptor]
 
     def _excess(self, limits: Limits) -> End | None:
-        if _generation(self._order.holder) != self._order.generation:
+        if holders.newest(Path(self._order.holder)) != self._order.generation:
             return End.SUPERSEDED
         tree = self._own.descendants()
         if len(tree) > limits.tree_processes:
@@ -325,14 +325,6 @@ def _known(pid: int) -> Process:
     if process is None:
         raise LookupError("a running process is not in /proc")
     return process
-
-
-def _generation(holder: str) -> int | None:
-    """Return which generation of the job may run programs now; None when the job is gone."""
-    try:
-        return int(Path(holder).read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _order() -> Order | None:

@@ -25,7 +25,7 @@ from recovery.probes import areach
 from turns.tools.registry import ToolFailed
 from turns.tools.runner import in_own_thread
 from work.coding import processes, repository, worktrees
-from work.coding.errors import WorkspaceRefused
+from work.coding.errors import WorkspaceLost, WorkspaceRefused
 from work.coding.git import Git, GitFailed
 from work.coding.places import Place, State
 from work.coding.programs import Programs
@@ -81,7 +81,10 @@ async def open_workspace(job: CodingJob, *, fence: Fence, checkpoint: Checkpoint
         await areach("workspace.checkpointed")
         return await opening.in_thread(partial(opening.open, wanted))
     except (GitFailed, OSError) as error:
+        is_lost = not opening.is_ours()
         opening.give_up()
+        if is_lost:  # no wonder that something was not as it had been
+            raise WorkspaceLost from None
         log.error("coding.workspace_failed", job_id=job.pk, exc_info=error)
         raise WorkspaceRefused(
             ErrorCode.WORKSPACE_FAILED, "Git could not make the working copy."
@@ -119,7 +122,7 @@ class _Opening:
                         if self._is_given_up:
                             self._let_go()
             finally:
-                if self._is_given_up and self.place.generation() == self.generation:
+                if self._is_given_up and self.is_ours():
                     reap_if_over(self._job.pk)
 
         try:
@@ -144,8 +147,8 @@ class _Opening:
     def _clear_up(self) -> None:
         """Leave nothing where nothing was begun. A step that goes on alone does not: whoever
         claims the job next may be here by then."""
-        if self.place.generation() == self.generation and self.place.state() is None:
-            worktrees.remove(self.place.base)
+        if self.is_ours() and self.place.state() is None:
+            worktrees.remove_place(self.place, still_ours=self._require_ours)
 
     def _let_go(self) -> None:
         if self.lock_held is not None:
@@ -178,14 +181,15 @@ class _Opening:
         """Return the workspace, its worktree made where there is none to go on with."""
         state = self.place.state()
         if state is not None and worktrees.is_whole(self.place, state):
-            worktrees.take_over(self.git, self.place, state)
+            worktrees.take_over(self.git, self.place, state, still_ours=self._require_ours)
         elif state is not None and worktrees.is_adrift(self.place, state):
             raise WorkspaceRefused(
                 ErrorCode.WORKSPACE_FAILED, "Git no longer knows the job's working copy."
             )
         else:
-            if state is not None and (state.is_complete or state.lost):
-                wanted = replace(wanted, lost=True)
+            if state is not None:
+                lost = state.lost or state.is_complete
+                wanted = replace(wanted, lost=lost, left_out=state.left_out)
             state = worktrees.make(self.git, self.place, wanted, still_ours=self._require_ours)
         ground = Ground(
             self.place,
@@ -197,6 +201,10 @@ class _Opening:
             self.lock_held,
         )
         return Workspace(ground, state, tools_of)
+
+    def is_ours(self) -> bool:
+        """Return whether this claim may work in the place: no other does, and it is there."""
+        return self.place.generation() == self.generation
 
     def _require_ours(self) -> None:
         self.place.require(self.generation)
@@ -216,8 +224,10 @@ class _Opening:
                 message=KEPT_MESSAGE.format(job_id=job.pk),
                 still_ours=self._require_ours,
             )
+            self._require_ours()
             (self.place.base / "state.json").unlink()
         except (GitFailed, OSError) as error:
+            self._require_ours()
             # Its repository is not there now. It is put where nothing looks, and stays.
             kept = self.place.base.with_name(f"{job.pk}-kept-{uuid4().hex[:8]}")
             log.warning("coding.worktree_kept", job_id=job.pk, exc_info=error)

@@ -51,8 +51,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One program to run. `holder` is a file that names the generation that may run programs
-    here: a newer one ends this. `record` is written while it runs."""
+    """One program to run. `holder` is the file of the generations that have come to its place
+    (`holders`): a newer one ends this. `record` is written while it runs."""
 
     argv: list[str]
     cwd: str

@@ -2,12 +2,14 @@
 
 HOLDFAST_HOME/worktrees/JOB/
     lock        held by the process that works here, as long as it lives
-    holder      the generation that works here; an older one that wakes up stops
-    state.json  which repository, branch and commit; whether the worktree is complete
+    holder      which generations have come to work here; one that finds a newer one stops
+    state.json  which repository, branch and commit; how far making or removing has come
     job-JOB/    the worktree
     scratch/    HOME and TMPDIR of its programs
     staging/    files on their way to their places
     running/    a record of each program that runs
+HOLDFAST_HOME/worktrees/JOB-gone-…
+    what is being removed of it
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from django.conf import settings
 
+from work.coding import holders
 from work.coding.errors import WorkspaceLost
 
 _VERSION: Final = 1
@@ -35,6 +39,11 @@ def all_places() -> Iterator[Place]:
             is_ours = directory.is_dir() and not directory.is_symlink()
             if is_ours and directory.name.isdecimal():
                 yield Place(int(directory.name))
+
+
+def put_aside() -> Iterator[Path]:
+    """Yield what nobody may have come to remove (`Place.put_aside`)."""
+    yield from _worktrees().glob("*-gone-*")
 
 
 def _worktrees() -> Path:
@@ -52,15 +61,22 @@ class State:
     git_dir: str = ""
     # an earlier worktree was gone, with whatever had not been committed in it
     lost: bool = False
+    # everything that Git can keep is on the branch: what lies here may be half removed
+    is_kept: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
-        """Whether something may have been done in it."""
-        return bool(self.git_dir)
+        """Whether something may have been done in it that is not kept yet."""
+        return bool(self.git_dir) and not self.is_kept
 
     def completed(self, git_dir: Path) -> State:
         """Return it with the worktree there."""
         return replace(self, git_dir=str(git_dir))
+
+    def kept(self, *, left_out: Iterable[str], lost: bool) -> State:
+        """Return it with nothing in the worktree that is still needed."""
+        return replace(self, is_kept=True, left_out=tuple(left_out), lost=lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +127,7 @@ class Place:
 
     @property
     def holder(self) -> Path:
-        """The generation that works here."""
+        """The generations that have come to work here, a line each."""
         return self.base / "holder"
 
     @property
@@ -126,9 +142,8 @@ class Place:
             WorkspaceLost: a newer one works here.
         """
         self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (self.generation() or 0) > generation:
-            raise WorkspaceLost
-        _replace(self.holder, str(generation))
+        holders.come(self.holder, generation)
+        self.require(generation)
         for directory in (self.home, self.temporary, self.staging, self.running):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -154,10 +169,14 @@ class Place:
 
     def generation(self) -> int | None:
         """Return the generation that works here, None where none does."""
-        try:
-            return int(self.holder.read_text())
-        except (OSError, ValueError):
-            return None
+        return holders.newest(self.holder)
+
+    def put_aside(self, path: Path) -> Path:
+        """Return where what lay at the path lies now, to be removed: the path is free at once,
+        however long that takes and whoever stands still meanwhile."""
+        aside = _worktrees() / f"{self.job_id}-gone-{uuid4().hex[:8]}"
+        path.rename(aside)
+        return aside
 
     def state(self) -> State | None:
         """Return what is known of the worktree, None where nothing was begun."""
@@ -165,7 +184,10 @@ class Place:
             said = json.loads((self.base / "state.json").read_text())
         except (FileNotFoundError, ValueError):
             return None
-        return State(**said["state"]) if said.get("version") == _VERSION else None
+        if said.get("version") != _VERSION:
+            return None
+        state = State(**said["state"])
+        return replace(state, left_out=tuple(state.left_out))
 
     def remember(self, state: State) -> None:
         """Keep the state, over a loss of power too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from django.db.models.functions import Now
 from work.coding import processes, worktrees
 from work.coding.errors import WorkspaceLost
 from work.coding.git import Git, GitFailed
-from work.coding.places import Place, all_places
+from work.coding.places import Place, all_places, put_aside
 from work.coding.programs import Programs
 from work.coding.workspace import KEPT_MESSAGE
 from work.models import WorkJob
@@ -56,11 +57,22 @@ def reap_worktrees(
         place.job_id: place for place in all_places() if only is None or place.job_id in only
     }
     ended = places.keys() - set(still_open(places.keys())) if places else set()
+    if only is None:
+        _finish_removing()
     done: Mapping[int, bool] = {job_id: _reap(places[job_id]) for job_id in sorted(ended)}
     return Reaped(
         tuple(job_id for job_id, removed in done.items() if removed),
         tuple(job_id for job_id, removed in done.items() if not removed),
     )
+
+
+def _finish_removing() -> None:
+    """Remove what a worker that was killed had put aside to remove it."""
+    for left in put_aside():
+        try:
+            worktrees.remove(left)
+        except OSError as error:
+            log.warning("coding.removal_unfinished", exc_info=error)
 
 
 def reap_if_over(job_id: int) -> None:
@@ -72,6 +84,7 @@ def reap_if_over(job_id: int) -> None:
 
 
 def _reap(place: Place) -> bool:
+    still_ours = partial(place.require, _LAST)
     held = place.hold()
     if held is None:
         return False
@@ -86,10 +99,10 @@ def _reap(place: Place) -> bool:
                 place,
                 state,
                 message=KEPT_MESSAGE.format(job_id=place.job_id),
-                still_ours=lambda: place.require(_LAST),
+                still_ours=still_ours,
             )
             log.info("coding.worktree_reaped", job_id=place.job_id, count=facts.changed_files)
-        worktrees.remove(place.base)
+        worktrees.remove_place(place, still_ours=still_ours)
     except (GitFailed, OSError, WorkspaceLost) as error:
         if place.base not in _told:
             _told.add(place.base)

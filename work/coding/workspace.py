@@ -287,9 +287,7 @@ class Workspace:
                 still_ours=self.require_ours,
             )
             reach("workspace.taken_down")
-            # whoever stood still here may have been overtaken
-            self.require_ours()
-            worktrees.remove(self._place.base)
+            worktrees.remove_place(self._place, still_ours=self.require_ours)
         except (GitFailed, OSError) as error:
             log.error("coding.worktree_kept", job_id=self.job_id, exc_info=error)
             return self._facts_as_it_stays()
@@ -297,7 +295,9 @@ class Workspace:
 
     def _facts_as_it_stays(self) -> Facts:
         """Return what is known of a worktree that could not be taken down."""
-        stays = Facts(stays_at=self._place.stays_at, lost=self._state.lost)
+        state = self._place.state() or self._state
+        stays_at = "" if state.is_kept else self._place.stays_at
+        stays = Facts(stays_at=stays_at, left_out=state.left_out, lost=state.lost)
         try:
             tip = self.branch.tip()
             changed = self.branch.changed_files() if tip != self.base_commit else []

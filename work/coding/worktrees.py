@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from recovery.counting import counted
 from recovery.errors import ErrorCode
@@ -71,8 +71,8 @@ class Facts:
             yield f"Git cannot keep {named}{others}: gone with the working copy."
         if self.lost:
             yield (
-                "The working copy was removed by somebody else while the job was at work: what "
-                "was not committed by then is lost."
+                "The working copy was gone before the job was done: what was not committed by "
+                "then is lost."
             )
         if self.stays_at:
             yield (
@@ -99,14 +99,16 @@ def free_branch(git: Git, at: At, job_id: int) -> str:
 def make(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]) -> State:
     """Make the branch and its worktree; return the state of the complete one.
 
-    A branch that is there keeps its commits. What is left of an earlier try is removed.
+    A branch that is there keeps its commits. What is left of an earlier try is removed. Whoever
+    was overtaken stops before its next step.
 
     Raises:
         GitFailed, WorkspaceLost: it is not complete.
     """
     common = At(Path(state.repository))
+    still_ours()
     place.remember(state)
-    remove_tree(git, place, common)
+    remove_tree(git, place, common, still_ours=still_ours)
     reach("workspace.begun")
     branch = f"refs/heads/{state.branch}"
     still_ours()
@@ -150,8 +152,13 @@ def is_adrift(place: Place, state: State) -> bool:
     return state.is_complete and place.tree.exists() and not is_whole(place, state)
 
 
-def take_over(git: Git, place: Place, state: State) -> None:
-    """Put the complete worktree of a dead worker in order: its locks go, its files stay."""
+def take_over(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]) -> None:
+    """Put the complete worktree of a dead worker in order: its locks go, its files stay.
+
+    Raises:
+        GitFailed, WorkspaceLost: it is not in order.
+    """
+    still_ours()
     git_dir, branch = Path(state.git_dir), f"refs/heads/{state.branch}"
     _unlock(state)
     mend_pointer(place, git_dir)
@@ -207,40 +214,54 @@ def take_down(
 ) -> Facts:
     """Keep what is not committed on the branch, and remove the worktree; return what is left.
 
-    With an empty `message` nothing is kept. A branch on which nothing happened is removed.
+    A branch on which nothing happened is removed. What is done up to its death by one worker is
+    not done again by the next, and no half removed worktree is taken for the work.
 
     Raises:
         GitFailed, WorkspaceLost: it is not removed, and nothing is lost.
     """
     common = At(Path(state.repository))
-    if is_adrift(place, state):
-        raise GitFailed("worktree", None, "Git knows nothing of it any more")
-    left_out: tuple[str, ...] = ()
-    lost = state.lost or (state.is_complete and not place.tree.exists())
-    if state.is_complete:
-        _unlock(state)
-    if message and is_whole(place, state):
-        make_accessible(place.tree)
-        _mend_branch(git, At(Path(state.git_dir), place.tree), state)
-        done = _branch(git, place, state).commit(message, before=still_ours)
-        left_out = done.left_out
+    state = _keep(git, place, state, message=message, still_ours=still_ours)
     reach("workspace.kept")
-    still_ours()
-    remove_tree(git, place, common)
+    remove_tree(git, place, common, still_ours=still_ours)
     reach("workspace.removed")
     branch = f"refs/heads/{state.branch}"
     tip = git.commit_of(branch, at=common)
     if tip is None or tip == state.base_commit:
         if tip is not None:
             git("update-ref", "-d", branch, tip, at=common)
-        return Facts(left_out=left_out, lost=lost)
+        return Facts(left_out=state.left_out, lost=state.lost)
     changed = git.names(
         "diff-tree", "-r", "--name-only", "--no-renames", "-z", state.base_commit, tip,
         at=common,
     )  # fmt: skip
     # told by the commit itself, which may be that of a worker that died right after it
     kept = git.line("log", "-1", "--format=%s", tip, at=common) == message
-    return Facts(state.branch, tip, len(changed), kept=kept, left_out=left_out, lost=lost)
+    return Facts(
+        state.branch, tip, len(changed), kept=kept, left_out=state.left_out, lost=state.lost
+    )
+
+
+def _keep(
+    git: Git, place: Place, state: State, *, message: str, still_ours: Callable[[], None]
+) -> State:
+    """Commit what is not committed; return the state that says so, and has been stored."""
+    if not state.is_complete:
+        return state
+    if is_adrift(place, state):
+        raise GitFailed("worktree", None, "Git knows nothing of it any more")
+    still_ours()
+    _unlock(state)
+    left_out = set(state.left_out)
+    is_there = is_whole(place, state)
+    if is_there:
+        make_accessible(place.tree)
+        _mend_branch(git, At(Path(state.git_dir), place.tree), state)
+        left_out.update(_branch(git, place, state).commit(message, before=still_ours).left_out)
+    kept = state.kept(left_out=sorted(left_out), lost=state.lost or not is_there)
+    still_ours()
+    place.remember(kept)
+    return kept
 
 
 def _branch(git: Git, place: Place, state: State) -> JobBranch:
@@ -253,19 +274,38 @@ def _branch(git: Git, place: Place, state: State) -> JobBranch:
     )
 
 
-def remove_tree(git: Git, place: Place, common: At) -> None:
+def remove_tree(git: Git, place: Place, common: At, *, still_ours: Callable[[], None]) -> None:
     """Remove the worktree and what Git knows of it, however far either had come."""
+    still_ours()
     if place.tree.is_symlink():
         place.tree.unlink()
     elif place.tree.exists():
-        remove(place.tree)
+        _clear(place, place.tree)
     for git_dir in _git_dirs_of(common.git_dir, place.tree):
+        still_ours()
         # Never `prune`: it would take the person's own worktrees that are not mounted now.
         (git_dir / "locked").unlink(missing_ok=True)
         try:
             git("worktree", "remove", "--force", "--force", str(place.tree), at=common)
         except GitFailed:
+            still_ours()
             remove(git_dir)
+
+
+def remove_place(place: Place, *, still_ours: Callable[[], None]) -> None:
+    """Remove all that the job has on this machine.
+
+    Raises:
+        WorkspaceLost: another claim works there. Nothing was touched.
+    """
+    still_ours()
+    _clear(place, place.base)
+
+
+def _clear(place: Place, directory: Path) -> None:
+    """Remove the directory; from the first moment on another may take its place."""
+    _give_back(directory, _OWNERS_ALL)
+    remove(place.put_aside(directory))
 
 
 def _git_dirs_of(common: Path, tree: Path) -> Iterator[Path]:
@@ -301,7 +341,13 @@ def empty(directory: Path) -> None:
 def remove(directory: Path) -> None:
     """Remove the directory with all in it, closed ones too. Links are not followed."""
     make_accessible(directory)
-    shutil.rmtree(directory)
+    shutil.rmtree(directory, onerror=_unless_gone)
+
+
+def _unless_gone(_function: object, _path: str, raised: tuple[Any, BaseException, Any]) -> None:
+    """Go on where somebody else removes the same."""
+    if not isinstance(raised[1], FileNotFoundError):
+        raise raised[1]
 
 
 def make_accessible(directory: Path) -> None:

@@ -8,6 +8,7 @@ from pytest_django.fixtures import Settings
 from pytest_django.plugin import DjangoDbBlocker
 
 from tests.work.coding.repositories import PersonsRepository, job_in
+from tests.work.coding.workers import store
 from work.coding.workspace import Workspace
 
 
@@ -48,3 +49,12 @@ async def workspace(repository: PersonsRepository) -> AsyncIterator[Workspace]:
     workspace = await job.open()
     yield workspace
     await workspace.close()
+
+
+@pytest.fixture
+def path(repository: PersonsRepository, tmp_path: Path) -> Path:
+    """The file that is the database of one job."""
+    path = tmp_path / "database" / "job.json"
+    path.parent.mkdir()
+    store(job_in(repository.top), path)
+    return path

@@ -70,8 +70,8 @@ async def test_a_worktree_that_is_gone_at_the_end_is_said_to_be_lost(
     shutil.rmtree(workspace.root)
 
     assert await workspace.close() == (
-        "The working copy was removed by somebody else while the job was at work: what was not "
-        "committed by then is lost."
+        "The working copy was gone before the job was done: what was not committed by then is "
+        "lost."
     )
 
 

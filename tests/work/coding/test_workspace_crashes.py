@@ -12,57 +12,23 @@ import pytest
 
 from tests.support.processes import ChildProcess
 from tests.support.waiting import wait_until
-from tests.work.coding.repositories import Job, PersonsRepository, call, job_in, shell
-from tests.work.coding.workers import store, stored, worker
+from tests.work.coding.repositories import PersonsRepository, call, shell
+from tests.work.coding.workers import (
+    CLOSING,
+    OPENING,
+    assert_as_if_nothing_had_happened,
+    go_on,
+    stored,
+    wait_until_at,
+    worker,
+)
 from turns.tools.registry import State
 from work.coding.places import Place
 
-OPENING: Final = (
-    "workspace.checkpointed", "workspace.begun", "workspace.branch_made",
-    "workspace.worktree_made", "workspace.checked_out", "workspace.complete",
-)  # fmt: skip
-CLOSING: Final = ("workspace.kept", "workspace.removed", "workspace.taken_down")
 # What Git is asked to do while a job opens, commits and closes, where it changes something.
 VERBS: Final = (
     "update-ref", "worktree", "symbolic-ref", "read-tree", "add", "write-tree", "commit-tree",
 )  # fmt: skip
-
-
-@pytest.fixture
-def path(repository: PersonsRepository, tmp_path: Path) -> Path:
-    """The file that is the database of one job."""
-    path = tmp_path / "database" / "job.json"
-    path.parent.mkdir()
-    store(job_in(repository.top), path)
-    return path
-
-
-def wait_until_at(path: Path, point: str) -> None:
-    wait_until(lambda: list(path.parent.glob(f"{point}.*.reached")), f"it is at {point}")
-
-
-async def go_on(path: Path) -> Job:
-    """Take the job over as the next worker, and do the whole of it."""
-    job = stored(path)
-    workspace = await job.open()
-    done = await call(workspace, "write_file", path="answer", text="42\n")
-    assert done.state == State.SUCCEEDED
-    assert (await call(workspace, "commit", message="The answer")).state == State.SUCCEEDED
-    await workspace.close()
-    return job
-
-
-def assert_as_if_nothing_had_happened(repository: PersonsRepository, job: Job) -> None:
-    """The branch has the one commit, the rest is as it was, and nothing lies about."""
-    assert repository.git("log", "--format=%s", f"main..{job.branch}") == "The answer"
-    assert repository.shown(f"{job.branch}:answer") == "42"
-    assert repository.branches() == [job.branch, "main"]
-    assert repository.git("rev-parse", f"{job.branch}^") == repository.git("rev-parse", "main")
-    assert repository.git("status", "--porcelain") == ""
-    assert repository.git("worktree", "list", "--porcelain").count("worktree ") == 1
-    assert not Place(job.pk).base.exists()
-    assert [*repository.common.rglob("*.lock")] == []
-    repository.git("fsck", "--strict")
 
 
 @pytest.mark.parametrize("point", OPENING)
