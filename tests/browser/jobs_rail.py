@@ -23,11 +23,15 @@ class JobsRail:
             self.page.get_by_role("button", name=re.compile("^Jobs")).click()
         expect(self.rail).to_be_visible()
 
-    def start(self, goal: str) -> None:
-        """Ask for deep work by the form."""
+    def begin(self, goal: str = "") -> None:
+        """Open the form for a job, and write its goal."""
         self.open()
         self.person.button("New job").click()
         self.goal.fill(goal)
+
+    def start(self, goal: str) -> None:
+        """Ask for deep work by the form."""
+        self.begin(goal)
         self.person.button("Start job").click()
 
     @property

@@ -78,9 +78,7 @@ def test_a_job_half_written_in_a_removed_conversation_can_be_copied_and_not_star
     person: Person, rail: JobsRail, conversation: Conversation
 ) -> None:
     person.open_conversation(conversation.pk)
-    rail.open()
-    person.button("New job").click()
-    rail.goal.fill(GOAL)
+    rail.begin(GOAL)
     remove(person, conversation)
     expect(rail.goal).to_have_value(GOAL)
     expect(rail.goal).not_to_be_editable()

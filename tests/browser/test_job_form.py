@@ -63,8 +63,7 @@ def test_a_coding_job_says_where_it_works_and_what_it_may_do(
     person: Person, rail: JobsRail, conversation: Conversation
 ) -> None:
     person.open_conversation(conversation.pk)
-    rail.open()
-    person.button("New job").click()
+    rail.begin()
     kinds = person.page.get_by_role("group", name="Kind")
     kinds.get_by_role("radio", name="Coding").check()
     expect(rail.rail).to_contain_text("None of your computers is set up for jobs yet.")
@@ -97,8 +96,7 @@ def test_a_form_half_written_is_there_after_a_reload(
     person: Person, rail: JobsRail, conversation: Conversation
 ) -> None:
     person.open_conversation(conversation.pk)
-    rail.open()
-    person.button("New job").click()
+    rail.begin()
     person.button("Start job").click()
     expect(rail.problem).to_have_text("Say what the job is to do: its goal.")
     rail.goal.fill("é" * 1_001)
@@ -125,8 +123,7 @@ def test_a_coding_job_half_written_keeps_its_computer_and_directory(
             person=conversation.owner, name=name, roots=[f"/srv/{name}", f"/home/{name}"]
         )
     person.open_conversation(conversation.pk)
-    rail.open()
-    person.button("New job").click()
+    rail.begin()
     kinds = person.page.get_by_role("group", name="Kind")
     computer = person.page.get_by_label("Computer", exact=True)
     place = person.page.get_by_label("Directory", exact=True)
@@ -162,8 +159,7 @@ def test_a_coding_job_half_written_is_started_before_its_computers_have_come(
 ) -> None:
     ComputerFactory.create(person=conversation.owner, name="laptop", roots=["/srv/bells"])
     person.open_conversation(conversation.pk)
-    rail.open()
-    person.button("New job").click()
+    rail.begin()
     person.page.get_by_role("radio", name="Coding").check()
     expect(person.page.get_by_label("Directory", exact=True)).to_have_value("/srv/bells")
     rail.goal.fill(GOAL)
@@ -180,9 +176,7 @@ def test_a_time_limit_is_sent_when_it_is_given_and_refused_when_it_is_out_of_bou
     person: Person, rail: JobsRail, conversation: Conversation
 ) -> None:
     person.open_conversation(conversation.pk)
-    rail.open()
-    person.button("New job").click()
-    rail.goal.fill(GOAL)
+    rail.begin(GOAL)
     person.page.get_by_text("Context and time limit", exact=True).click()
     limit = person.page.get_by_role("textbox", name="Time limit in minutes", exact=True)
     most = person.page.locator("#job-minutes-most")
@@ -228,9 +222,7 @@ def test_a_time_limit_half_written_is_there_after_a_reload(
     person: Person, rail: JobsRail, conversation: Conversation
 ) -> None:
     person.open_conversation(conversation.pk)
-    rail.open()
-    person.button("New job").click()
-    rail.goal.fill(GOAL)
+    rail.begin(GOAL)
     person.page.get_by_text("Context and time limit", exact=True).click()
     limit = person.page.get_by_label("Time limit in minutes", exact=True)
     for text in ("half an", "5"):

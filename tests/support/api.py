@@ -25,6 +25,23 @@ def ask(client: Client, method: str, path: str, body: object = None, **headers: 
     )
 
 
+class Api:
+    """One person's program, with a bearer token."""
+
+    def __init__(self, user_id: int) -> None:
+        self.user_id = user_id
+        self._client = signed_in(user_id)
+
+    def __call__(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Return the status and the JSON of an answer."""
+        answer = self.answer(method, path, body)
+        return answer.status_code, answer.json() if answer.content else None
+
+    def answer(self, method: str, path: str, body: object = None) -> Any:
+        """Return the answer whole."""
+        return ask(self._client, method, path, body)
+
+
 def refusal(answer: Any) -> tuple[int, str]:
     """Return the status and code of an answer in our form; fail on any other."""
     content = answer.json()

@@ -22,6 +22,13 @@ from work.models import Computer, JobReport, WorkJob, WorkProviderStep, WorkStep
 from work.recovery import WorkRecovery
 from work.transitions import JobAsk, admit_job
 
+# What a job has in JSON.
+JOB_SHAPE: Final = {
+    "id", "conversation_id", "kind", "goal", "state", "error_code", "error_message",
+    "cancel_requested", "generation", "attempts", "report", "message_id", "branch", "commit",
+    "steps", "usage", "created_at", "finished_at", "context", "computer_id", "agent", "cwd",
+    "wall_clock_seconds",
+}  # fmt: skip
 # The two calls of a coding job that adds the file and commits it.
 WRITE: Final = ("call_1", "write_file", json.dumps({"path": "b.txt", "text": "two\n"}))
 COMMIT: Final = ("call_2", "commit", json.dumps({"message": "Add b"}))

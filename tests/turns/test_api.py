@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 from django.db.models.functions import Now
-from django.test import Client
 
 from recovery.errors import ErrorCode
 from tests.factories import (
@@ -20,27 +16,12 @@ from tests.factories import (
     UserFactory,
     fence_of,
 )
+from tests.support.api import Api
 from turns.models import ApiToken, Conversation, Message, ToolStep, Turn
 from turns.tokens import create_token
 from turns.transitions import finish_turn
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-class Api:
-    """One person's program, with a bearer token."""
-
-    def __init__(self, user_id: int) -> None:
-        self.user_id = user_id
-        self._client = Client(headers={"authorization": f"Bearer {create_token(user_id)}"})
-
-    def __call__(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Return the status and the JSON of an answer."""
-        data = "" if body is None else json.dumps(body)
-        answer = self._client.generic(
-            method, f"/api/v1{path}", data, content_type="application/json"
-        )
-        return answer.status_code, answer.json() if answer.content else None
 
 
 @pytest.fixture
