@@ -147,7 +147,8 @@ class _Opening:
     def _clear_up(self) -> None:
         """Leave nothing where nothing was begun. A step that goes on alone does not: whoever
         claims the job next may be here by then."""
-        if self.is_ours() and self.place.state() is None:
+        begun = self.place.state() is not None or self.place.tree.exists()
+        if self.is_ours() and not begun:
             worktrees.remove_place(self.place, still_ours=self._require_ours)
 
     def _let_go(self) -> None:
@@ -182,9 +183,10 @@ class _Opening:
         state = self.place.state()
         if state is not None and worktrees.is_whole(self.place, state):
             worktrees.take_over(self.git, self.place, state, still_ours=self._require_ours)
-        elif state is not None and worktrees.is_adrift(self.place, state):
+        elif worktrees.is_adrift(self.place, state):
             raise WorkspaceRefused(
-                ErrorCode.WORKSPACE_FAILED, "Git no longer knows the job's working copy."
+                ErrorCode.WORKSPACE_FAILED,
+                "The job's working copy is unknown by now.",
             )
         else:
             if state is not None:

@@ -179,15 +179,14 @@ class Place:
         return aside
 
     def state(self) -> State | None:
-        """Return what is known of the worktree, None where nothing was begun."""
+        """Return what is known of the worktree, None where nothing was begun or somebody else
+        has written there."""
         try:
             said = json.loads((self.base / "state.json").read_text())
-        except (FileNotFoundError, ValueError):
+            state = State(**said["state"]) if said["version"] == _VERSION else None
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
-        if said.get("version") != _VERSION:
-            return None
-        state = State(**said["state"])
-        return replace(state, left_out=tuple(state.left_out))
+        return state and replace(state, left_out=tuple(state.left_out))
 
     def remember(self, state: State) -> None:
         """Keep the state, over a loss of power too."""

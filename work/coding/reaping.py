@@ -91,7 +91,9 @@ def _reap(place: Place) -> bool:
     try:
         place.take(_LAST)
         processes.end_all_left(place.running, place.mark)
-        if state := place.state():
+        state = place.state()
+        worktrees.require_known(place, state)
+        if state is not None:
             repository = Path(state.repository)
             git = Git(Programs(place, _LAST), writable=[place.base, repository])
             facts = worktrees.take_down(

@@ -146,10 +146,22 @@ def is_whole(place: Place, state: State) -> bool:
     return (git_dir / "HEAD").is_file() and tree_of(git_dir) == place.tree
 
 
-def is_adrift(place: Place, state: State) -> bool:
-    """Return whether somebody removed what Git knew of the complete worktree, but not the
+def is_adrift(place: Place, state: State | None) -> bool:
+    """Return whether somebody removed what Git or we knew of the worktree, but not the
     worktree: what was done in it cannot be committed, and is not thrown away."""
-    return state.is_complete and place.tree.exists() and not is_whole(place, state)
+    if not place.tree.exists():
+        return False
+    return state is None or (state.is_complete and not is_whole(place, state))
+
+
+def require_known(place: Place, state: State | None) -> None:
+    """Return where nothing is adrift.
+
+    Raises:
+        GitFailed: it is, and stays.
+    """
+    if is_adrift(place, state):
+        raise GitFailed("worktree", None, "nothing is known of it any more")
 
 
 def take_over(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]) -> None:
@@ -248,8 +260,7 @@ def _keep(
     """Commit what is not committed; return the state that says so, and has been stored."""
     if not state.is_complete:
         return state
-    if is_adrift(place, state):
-        raise GitFailed("worktree", None, "Git knows nothing of it any more")
+    require_known(place, state)
     still_ours()
     _unlock(state)
     left_out = set(state.left_out)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from recovery.errors import ErrorCode
 from tests.work.coding.repositories import PersonsRepository, call, job_in
 from work.bounds import REPORT_MAX_BYTES
+from work.coding.errors import WorkspaceRefused
+from work.coding.places import Place
+from work.coding.reaping import Reaped, reap_worktrees
 from work.coding.workspace import Workspace
 
 
@@ -120,3 +124,22 @@ async def test_names_of_any_kind_leave_the_report_its_last_line(
     assert said.isprintable()
     assert said.endswith(" and 1 more: gone with the working copy.")
     assert len(said.encode()) < REPORT_MAX_BYTES / 2
+
+
+@pytest.mark.parametrize(
+    "state", [None, "{", "[]", '{"version": 1}', '{"version": 1, "state": 7}']
+)
+async def test_a_worktree_of_which_nothing_is_known_any_more_is_not_thrown_away(
+    repository: PersonsRepository, state: str | None
+) -> None:
+    job = job_in(repository.top)
+    workspace = await job.open()
+    await call(workspace, "write_file", path="important.txt", text="precious")
+    await workspace.release()
+    file = Place(1).base / "state.json"
+    file.unlink() if state is None else file.write_text(state)
+    with pytest.raises(WorkspaceRefused) as refused:
+        await job.open()
+    assert refused.value.code == ErrorCode.WORKSPACE_FAILED
+    assert reap_worktrees(still_open=lambda _: ()) == Reaped(kept=(1,))
+    assert (workspace.root / "important.txt").read_text() == "precious"
