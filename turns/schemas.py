@@ -19,7 +19,6 @@ from pydantic import (
 )
 
 from recovery.errors import ErrorCode
-from turns import markdown
 
 
 def _spelled(moment: datetime.datetime) -> str:
@@ -127,6 +126,8 @@ class MessageView(MessageShape):
         """A finished answer's Markdown, rendered and made safe."""
         if self.role == "user" or self.state == "streaming" or not self.text:
             return None
+        from turns import markdown  # noqa: PLC0415 - the parser loads where a page is shown
+
         return markdown.render(self.text)
 
 
