@@ -13,6 +13,9 @@ from config import broker
 from config.embedded.children import tell_ready, watch_parent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+# Celery would run Django's checks at each start of a worker and drop what they say. They load
+# the page and the API, which a worker never serves.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 LOOK_UP_SECONDS: Final = 0.5
 
