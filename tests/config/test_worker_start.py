@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -46,3 +47,8 @@ def test_a_worker_does_not_load_the_page_and_the_api(loaded: set[str]) -> None:
 def test_a_worker_does_not_load_the_parser_of_answers(loaded: set[str]) -> None:
     assert "turns.schemas" in loaded
     assert loaded.isdisjoint({"markdown_it", "nh3"})
+
+
+def test_garbage_is_collected_but_not_looked_for_in_what_was_loaded() -> None:
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 100_000
