@@ -225,8 +225,7 @@ class JobServer(RowServer[JobEnding]):
     async def _report(self, fence: Fence, workspace: Workspace, most_bytes: int) -> None:
         """Append what the model said last, and what the work leaves behind, as the report."""
         said = await read(partial(last_words, fence.pk))
-        left = await workspace.close()
-        self._workspace = None
+        left = await workspace.take_down()
         await areach("job.workspace_closed")
         # a long report is cut, what it leaves behind is not
         kept = bounded_report(said, most_bytes - len(f"\n\n{left}".encode())).text

@@ -27,12 +27,16 @@ class Workspace(Protocol):
     def is_ours(self) -> bool:
         """Return whether this worker may still work there, as far as the machine knows."""
 
-    async def close(self) -> str:
-        """Take it down, as the work is done; return in a sentence what it leaves behind.
+    async def take_down(self) -> str:
+        """Take it down, as the work is done; return in a sentence what it leaves behind. A
+        later claim says the same, until the close.
 
         Raises:
             WorkspaceLost: another claim works there. Nothing was touched.
         """
+
+    async def close(self) -> str:
+        """Take it down, if it was not, and leave nothing of it: the job has ended."""
 
     async def release(self) -> None:
         """Leave it as it is, for who claims the job next."""
@@ -58,8 +62,12 @@ class ToolsAlone:
         """It is nowhere, and so nobody else's."""
         return True
 
-    async def close(self) -> str:
+    async def take_down(self) -> str:
         """There is nothing to take down."""
+        return ""
+
+    async def close(self) -> str:
+        """There was nothing to leave."""
         return ""
 
     async def release(self) -> None:

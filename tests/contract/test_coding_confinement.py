@@ -202,7 +202,7 @@ ATTACKS = {
     "lock the repository": "touch $TOP/.git/index.lock $TOP/.git/packed-refs.lock",
     "close it off": "chmod -R 0 $TOP; touch -d 2001-01-01 $TOP/README.md; chown 1 $TOP",
     "write to another job": "echo evil > ../../2/job-2/README.md; rm -rf ../../2",
-    "write to its own records": "echo 9 > ../holder; rm -rf ../running ../state.json",
+    "write to its own records": "echo 9 > ../holder; rm -rf ../running ../state-*",
     "push somewhere": "git push /tmp/x HEAD; git clone -q $TOP $TOP/../copy",
     "link it in": "ln $TOP/.git/config c; ln -s $TOP t; echo evil > t/README.md; rm t",
     "climb out": "cd ..; cd ..; echo x > evil; mount --bind $TOP . ; chroot $TOP",

@@ -167,6 +167,27 @@ def test_a_job_whose_working_copy_is_removed_under_it_ends_and_leaves_nothing(
     recover_again()
 
 
+def test_a_job_whose_working_copy_is_removed_before_it_is_adopted_says_what_is_lost(
+    computer: Computer,
+    start_worker: WorkerStarter,
+    model: Simulator,
+) -> None:
+    model.script(
+        tool_calls(WRITE, response_id="resp_1"), answer("I wrote b.", response_id="resp_2")
+    )
+    worker = start_worker(stop_at=["job.answered"])
+    job = coding_job(computer)
+    worker.hint_job(job.pk)
+    worker.wait_until_reached("job.answered")
+    worker.kill()
+    remove(Place(job.pk).base)
+    start_worker()
+    wait_until_job(job)
+    require_job_terminal(job)
+    assert (job.state, job.attempts) == ("completed", 2)
+    assert "what was not committed by then is lost" in report_text(job)
+
+
 def test_a_job_whose_machine_does_not_come_back_ends_with_an_honest_report(
     computer: Computer,
     start_worker: WorkerStarter,

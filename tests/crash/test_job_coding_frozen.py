@@ -69,7 +69,8 @@ def require_done(job: WorkJob, repository: PersonsRepository) -> None:
     assert repository.git("log", "--format=%s", f"main..{job.branch}") == "Add b"
     assert repository.git("status", "--short") == ""
     assert len(repository.git("worktree", "list").splitlines()) == 1
-    assert list(Place(job.pk).base.parent.iterdir()) == []
+    places = Place(job.pk).base.parent
+    wait_until(lambda: list(places.iterdir()) == [], "its place is removed")
 
 
 @pytest.mark.parametrize("point", ["workspace.kept", "workspace.taken_down"])

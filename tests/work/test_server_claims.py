@@ -176,6 +176,10 @@ class Bench:
     def is_ours(self) -> bool:
         return self.is_there
 
+    async def take_down(self) -> str:
+        self.done.append("taken down")
+        return self.left
+
     async def close(self) -> str:
         self.done.append("closed")
         return self.left
@@ -196,7 +200,7 @@ async def test_what_a_workspace_leaves_behind_stands_at_the_end_of_the_report(
     assert text.startswith("Done. xxx")
     assert text.endswith("\n\nIt is on branch b, at commit c.")
     assert len(text.encode()) <= 8_000
-    assert bench.done == ["opened by 1", "closed"]
+    assert bench.done == ["opened by 1", "taken down", "closed"]
     assert offered(model, 0) == ["count"]
     assert "You sit at a bench." in model.requests()[0].json["instructions"]
 

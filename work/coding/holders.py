@@ -8,12 +8,17 @@ of programs looks as well.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
+
+# Somebody else may have written there.
+_DIGITS_MAX: Final = 18
 
 
 def come(holder: Path, generation: int) -> None:
     """Add the generation."""
     with holder.open("a") as file:
-        file.write(f"{generation}\n")
+        # whatever somebody else may have written before
+        file.write(f"\n{generation}\n")
 
 
 def newest(holder: Path) -> int | None:
@@ -22,4 +27,5 @@ def newest(holder: Path) -> int | None:
         lines = holder.read_text(errors="replace").split()
     except OSError:
         return None
-    return max((int(line) for line in lines if line.isdecimal()), default=None)
+    known = (int(line) for line in lines if line.isdecimal() and len(line) <= _DIGITS_MAX)
+    return max(known, default=None)

@@ -22,18 +22,19 @@ from recovery.errors import ErrorCode
 from recovery.executor import in_thread
 from recovery.fences import Fence
 from recovery.probes import areach
+from turns.confirmed import read
 from turns.tools.registry import ToolFailed
 from turns.tools.runner import in_own_thread
 from work.coding import processes, repository, worktrees
 from work.coding.errors import WorkspaceLost, WorkspaceRefused
 from work.coding.git import Git, GitFailed
-from work.coding.places import Place, State
+from work.coding.places import Claim, Place, State
 from work.coding.programs import Programs
 from work.coding.reaping import reap_if_over
 from work.coding.repository import Repository
 from work.coding.tools import tools_of
 from work.coding.workspace import KEPT_MESSAGE, Authority, Ground, Workspace
-from work.models import WorkJob
+from work.models import WorkJob, WorkStep
 from work.transitions import checkpoint_workspace
 
 log = structlog.get_logger(__name__)
@@ -60,18 +61,27 @@ class Checkpoint(Protocol):
 
 async def open_coding(job: WorkJob, fence: Fence) -> Workspace:
     """Return the workspace of a coding job under its claim."""
-    return await open_workspace(job, fence=fence, checkpoint=checkpoint_workspace)
+    calls = WorkStep.objects.filter(job_id=job.pk, started_at__isnull=False)
+    return await open_workspace(
+        job,
+        fence=fence,
+        checkpoint=checkpoint_workspace,
+        has_worked=await read(calls.exists),
+    )
 
 
-async def open_workspace(job: CodingJob, *, fence: Fence, checkpoint: Checkpoint) -> Workspace:
-    """Return the job's workspace, made or found again.
+async def open_workspace(
+    job: CodingJob, *, fence: Fence, checkpoint: Checkpoint, has_worked: bool = False
+) -> Workspace:
+    """Return the job's workspace, made or found again. Where calls of the job have worked there
+    and nothing is found, what they had not committed is said to be lost.
 
     Raises:
         WorkspaceRefused: as `repository.find` says, or `workspace_failed`.
         WorkspaceLost: another claim works there.
         StaleFence: the job is not ours any more.
     """
-    opening = _Opening(job, fence)
+    opening = _Opening(job, fence, has_worked=has_worked)
     try:
         wanted = await opening.in_thread(opening.prepare)
         if (job.base_commit, job.branch) != (wanted.base_commit, wanted.branch):
@@ -81,7 +91,7 @@ async def open_workspace(job: CodingJob, *, fence: Fence, checkpoint: Checkpoint
         await areach("workspace.checkpointed")
         return await opening.in_thread(partial(opening.open, wanted))
     except (GitFailed, OSError) as error:
-        is_lost = not opening.is_ours()
+        is_lost = not opening.claim.is_ours()
         opening.give_up()
         if is_lost:  # no wonder that something was not as it had been
             raise WorkspaceLost from None
@@ -100,12 +110,13 @@ class _Opening:
     repository: Repository
     git: Git
 
-    def __init__(self, job: CodingJob, fence: Fence) -> None:
+    def __init__(self, job: CodingJob, fence: Fence, *, has_worked: bool) -> None:
         self._job = job
-        self.generation = fence.generation
+        self._has_worked = has_worked
         self.place = Place(job.pk)
+        self.claim = Claim(self.place, fence.generation)
         self.authority = Authority.of(job.authority)
-        self.programs = Programs(self.place, fence.generation)
+        self.programs = Programs(self.claim)
         self.lock_held: int | None = None
         self._lock = threading.Lock()
         self._is_given_up = False
@@ -122,7 +133,7 @@ class _Opening:
                         if self._is_given_up:
                             self._let_go()
             finally:
-                if self._is_given_up and self.is_ours():
+                if self._is_given_up and self.claim.is_ours():
                     reap_if_over(self._job.pk)
 
         try:
@@ -140,16 +151,16 @@ class _Opening:
         if self._lock.acquire(blocking=False):  # otherwise the step lets go
             try:
                 self._clear_up()
-                self._let_go()
             finally:
+                self._let_go()
                 self._lock.release()
 
     def _clear_up(self) -> None:
         """Leave nothing where nothing was begun. A step that goes on alone does not: whoever
         claims the job next may be here by then."""
-        begun = self.place.state() is not None or self.place.tree.exists()
-        if self.is_ours() and not begun:
-            worktrees.remove_place(self.place, still_ours=self._require_ours)
+        begun = self.place.state() is not None or os.path.lexists(self.place.tree)
+        if self.claim.is_ours() and not begun:
+            worktrees.remove_place(self.claim)
 
     def _let_go(self) -> None:
         if self.lock_held is not None:
@@ -162,7 +173,7 @@ class _Opening:
         Nothing in the repository is changed, but for what another job's row once left here.
         """
         job = self._job
-        self.place.take(self.generation)
+        self.claim = self.place.take(self.claim.generation)
         self.lock_held = self.place.hold()
         processes.end_all_left(self.place.running, self.place.mark)
         reading = Git(self.programs, writable=[self.place.base])
@@ -182,34 +193,28 @@ class _Opening:
         """Return the workspace, its worktree made where there is none to go on with."""
         state = self.place.state()
         if state is not None and worktrees.is_whole(self.place, state):
-            worktrees.take_over(self.git, self.place, state, still_ours=self._require_ours)
+            worktrees.take_over(self.git, self.claim, state)
         elif worktrees.is_adrift(self.place, state):
             raise WorkspaceRefused(
                 ErrorCode.WORKSPACE_FAILED,
                 "The job's working copy is unknown by now.",
             )
         else:
-            if state is not None:
+            if state is None:
+                wanted = replace(wanted, lost=self._has_worked)
+            else:
                 lost = state.lost or state.is_complete
                 wanted = replace(wanted, lost=lost, left_out=state.left_out)
-            state = worktrees.make(self.git, self.place, wanted, still_ours=self._require_ours)
+            state = worktrees.make(self.git, self.claim, wanted)
         ground = Ground(
-            self.place,
+            self.claim,
             self.programs,
             self.git,
             self.repository,
             self.authority,
-            self.generation,
             self.lock_held,
         )
         return Workspace(ground, state, tools_of)
-
-    def is_ours(self) -> bool:
-        """Return whether this claim may work in the place: no other does, and it is there."""
-        return self.place.generation() == self.generation
-
-    def _require_ours(self) -> None:
-        self.place.require(self.generation)
 
     def _clear_foreign(self) -> None:
         """Take down a worktree that is not this job's: one of an earlier database, whose job
@@ -219,22 +224,18 @@ class _Opening:
         if state is None or (state.repository, state.branch, state.base_commit) == ours:
             return
         try:
-            worktrees.take_down(
-                self.git.also_writing(Path(state.repository)),
-                self.place,
-                state,
-                message=KEPT_MESSAGE.format(job_id=job.pk),
-                still_ours=self._require_ours,
-            )
-            self._require_ours()
-            (self.place.base / "state.json").unlink()
+            git = self.git.also_writing(Path(state.repository))
+            message = KEPT_MESSAGE.format(job_id=job.pk)
+            worktrees.take_down(git, self.claim, state, message=message)
+            self.claim.require()
+            self.place.forget()
         except (GitFailed, OSError) as error:
-            self._require_ours()
+            self.claim.require()
             # Its repository is not there now. It is put where nothing looks, and stays.
             kept = self.place.base.with_name(f"{job.pk}-kept-{uuid4().hex[:8]}")
             log.warning("coding.worktree_kept", job_id=job.pk, exc_info=error)
             self.place.base.rename(kept)
-            self.place.take(self.generation)
+            self.place.take(self.claim.generation)
             if self.lock_held is not None:
                 os.close(self.lock_held)
             self.lock_held = self.place.hold()

@@ -3,7 +3,8 @@
 HOLDFAST_HOME/worktrees/JOB/
     lock        held by the process that works here, as long as it lives
     holder      which generations have come to work here; one that finds a newer one stops
-    state.json  which repository, branch and commit; how far making or removing has come
+    state-N     what generation N knows of the worktree, and how far making or removing it has
+                come: repository, branch and commit. The newest one's counts.
     job-JOB/    the worktree
     scratch/    HOME and TMPDIR of its programs
     staging/    files on their way to their places
@@ -14,11 +15,13 @@ HOLDFAST_HOME/worktrees/JOB-gone-…
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -30,11 +33,13 @@ from work.coding import holders
 from work.coding.errors import WorkspaceLost
 
 _VERSION: Final = 1
+_STATE: Final = "state-"
+_GONE: Final = "-gone-"
 
 
 def all_places() -> Iterator[Place]:
     """Yield the places that jobs of this installation have on this machine."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         for directory in sorted(_worktrees().iterdir()):
             is_ours = directory.is_dir() and not directory.is_symlink()
             if is_ours and directory.name.isdecimal():
@@ -42,12 +47,12 @@ def all_places() -> Iterator[Place]:
 
 
 def put_aside() -> Iterator[Path]:
-    """Yield what nobody may have come to remove (`Place.put_aside`)."""
-    yield from _worktrees().glob("*-gone-*")
+    """Yield what nobody may have come to remove (`Claim.putting_aside`)."""
+    yield from _worktrees().glob(f"*{_GONE}*")
 
 
 def _worktrees() -> Path:
-    return Path(settings.HOLDFAST_HOME).resolve() / "worktrees"
+    return (Path(settings.HOLDFAST_HOME) / "worktrees").resolve()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ class State:
     base_commit: str
     # Git's own directory for the worktree, once that is complete and may be worked in
     git_dir: str = ""
+    # which directory the worktree is, whatever else may come to bear its name
+    inode: int = 0
     # an earlier worktree was gone, with whatever had not been committed in it
     lost: bool = False
     # everything that Git can keep is on the branch: what lies here may be half removed
@@ -70,9 +77,17 @@ class State:
         """Whether something may have been done in it that is not kept yet."""
         return bool(self.git_dir) and not self.is_kept
 
-    def completed(self, git_dir: Path) -> State:
+    def completed(self, git_dir: Path, tree: Path) -> State:
         """Return it with the worktree there."""
-        return replace(self, git_dir=str(git_dir))
+        return replace(self, git_dir=str(git_dir), inode=tree.lstat().st_ino)
+
+    def knows(self, tree: Path) -> bool:
+        """Return whether the worktree is there: neither a link nor another directory."""
+        try:
+            found = tree.lstat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(found.st_mode) and found.st_ino == self.inode
 
     def kept(self, *, left_out: Iterable[str], lost: bool) -> State:
         """Return it with nothing in the worktree that is still needed."""
@@ -135,17 +150,22 @@ class Place:
         """A variable in the environment of every program of the job."""
         return f"TMPDIR={self.temporary}"
 
-    def take(self, generation: int) -> None:
+    def take(self, generation: int) -> Claim:
         """Make the generation the one that works here. Older ones stop when they look.
 
         Raises:
             WorkspaceLost: a newer one works here.
+            OSError: somebody else has put something there.
         """
+        if self.base.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
         holders.come(self.holder, generation)
-        self.require(generation)
+        claim = Claim(self, generation)
+        claim.require()
         for directory in (self.home, self.temporary, self.staging, self.running):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return claim
 
     def hold(self) -> int | None:
         """Return a descriptor that shows others that a living process works here, None where
@@ -158,40 +178,79 @@ class Place:
             return None
         return lock
 
-    def require(self, generation: int) -> None:
-        """Return when the generation still works here.
-
-        Raises:
-            WorkspaceLost: it does not.
-        """
-        if self.generation() != generation:
-            raise WorkspaceLost
-
     def generation(self) -> int | None:
         """Return the generation that works here, None where none does."""
         return holders.newest(self.holder)
 
-    def put_aside(self, path: Path) -> Path:
-        """Return where what lay at the path lies now, to be removed: the path is free at once,
-        however long that takes and whoever stands still meanwhile."""
-        aside = _worktrees() / f"{self.job_id}-gone-{uuid4().hex[:8]}"
-        path.rename(aside)
-        return aside
-
     def state(self) -> State | None:
-        """Return what is known of the worktree, None where nothing was begun or somebody else
-        has written there."""
-        try:
-            said = json.loads((self.base / "state.json").read_text())
-            state = State(**said["state"]) if said["version"] == _VERSION else None
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return None
-        return state and replace(state, left_out=tuple(state.left_out))
+        """Return what the newest generation that knows anything knows of the worktree, None
+        where none does or somebody else has written there."""
+        known = self._known_by()
+        return _read(known[max(known)]) if known else None
+
+    def forget(self) -> None:
+        """Know nothing of the worktree any more."""
+        for file in self._known_by().values():
+            file.unlink(missing_ok=True)
+
+    def _known_by(self) -> dict[int, Path]:
+        """Return the file of each generation that has come to know something."""
+        files = {file.name.removeprefix(_STATE): file for file in self.base.glob(f"{_STATE}*")}
+        return {int(number): file for number, file in files.items() if number.isdecimal()}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One generation's leave to work in a place, which ends when a newer one comes."""
+
+    place: Place
+    generation: int
+
+    def is_ours(self) -> bool:
+        """Return whether it still holds."""
+        return self.place.generation() == self.generation
+
+    def require(self) -> None:
+        """Return where it still holds.
+
+        Raises:
+            WorkspaceLost: another generation works here, or nothing is there.
+        """
+        if not self.is_ours():
+            raise WorkspaceLost
 
     def remember(self, state: State) -> None:
-        """Keep the state, over a loss of power too."""
+        """Keep the state, over a loss of power too. Nobody who comes to that late takes it from
+        a newer generation."""
         said = {"version": _VERSION, "state": asdict(state)}
-        _replace(self.base / "state.json", json.dumps(said, indent=1))
+        _replace(self.place.base / f"{_STATE}{self.generation}", json.dumps(said, indent=1))
+
+    @contextmanager
+    def putting_aside(self, path: Path) -> Iterator[Path]:
+        """Give where what lay at the path lies now, to be removed. The path is free at once,
+        however long that takes and whoever stands still meanwhile.
+
+        Raises:
+            WorkspaceLost: it was another's by then, and is back.
+        """
+        self.require()
+        aside = self.place.base.with_name(f"{self.place.job_id}{_GONE}{uuid4().hex[:8]}")
+        path.rename(aside)
+        base = aside if path == self.place.base else self.place.base
+        if holders.newest(base / self.place.holder.name) != self.generation:
+            with suppress(OSError):
+                aside.rename(path)
+            raise WorkspaceLost
+        yield aside
+
+
+def _read(file: Path) -> State | None:
+    try:
+        said = json.loads(file.read_text())
+        state = State(**said["state"]) if said["version"] == _VERSION else None
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return state and replace(state, left_out=tuple(state.left_out))
 
 
 def _replace(path: Path, text: str) -> None:

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from work.coding.orders import Ended, Limits, Order
-from work.coding.places import Place
+from work.coding.places import Claim
 from work.coding.processes import Program, record_in
 from work.coding.sandbox import Confinement
 
 
 class Programs:
-    """What runs for a job under one generation of it."""
+    """What runs for a job under one claim."""
 
-    def __init__(self, place: Place, generation: int) -> None:
-        self._place = place
-        self._generation = generation
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+        self._place = claim.place
         self._lock = threading.Lock()
         self._stopped = False
         self._running: set[Program] = set()
@@ -44,7 +44,7 @@ class Programs:
                 },
                 limits=limits,
                 holder=str(self._place.holder),
-                generation=self._generation,
+                generation=self._claim.generation,
                 record=str(record_in(self._place.running)),
                 confinement=confinement,
                 merged=merged,
@@ -57,7 +57,7 @@ class Programs:
         Raises:
             WorkspaceLost: another generation works here, or none; nothing was started.
         """
-        self._place.require(self._generation)
+        self._claim.require()
         with self._lock:
             self._running.add(program)
             if self._stopped:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +13,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from work.coding import processes, worktrees
-from work.coding.errors import WorkspaceLost
-from work.coding.git import Git, GitFailed
+from work.coding.git import Git
 from work.coding.places import Place, all_places, put_aside
 from work.coding.programs import Programs
 from work.coding.workspace import KEPT_MESSAGE
@@ -84,33 +82,29 @@ def reap_if_over(job_id: int) -> None:
 
 
 def _reap(place: Place) -> bool:
-    still_ours = partial(place.require, _LAST)
-    held = place.hold()
-    if held is None:
-        return False
+    held: int | None = None
     try:
-        place.take(_LAST)
+        held = place.hold()
+        if held is None:
+            return False
+        claim = place.take(_LAST)
         processes.end_all_left(place.running, place.mark)
         state = place.state()
         worktrees.require_known(place, state)
         if state is not None:
             repository = Path(state.repository)
-            git = Git(Programs(place, _LAST), writable=[place.base, repository])
-            facts = worktrees.take_down(
-                git,
-                place,
-                state,
-                message=KEPT_MESSAGE.format(job_id=place.job_id),
-                still_ours=still_ours,
-            )
+            git = Git(Programs(claim), writable=[place.base, repository])
+            message = KEPT_MESSAGE.format(job_id=place.job_id)
+            facts = worktrees.take_down(git, claim, state, message=message)
             log.info("coding.worktree_reaped", job_id=place.job_id, count=facts.changed_files)
-        worktrees.remove_place(place, still_ours=still_ours)
-    except (GitFailed, OSError, WorkspaceLost) as error:
-        if place.base not in _told:
+        worktrees.remove_place(claim)
+    except Exception as error:  # whatever it is, the other places shall not wait for it
+        if place.base.exists() and place.base not in _told:
             _told.add(place.base)
             log.warning("coding.worktree_kept", job_id=place.job_id, exc_info=error)
         return False
     finally:
-        os.close(held)
+        if held is not None:
+            os.close(held)
     _told.discard(place.base)
     return True

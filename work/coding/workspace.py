@@ -23,7 +23,7 @@ from work.coding.errors import WorkspaceLost
 from work.coding.git import Git, GitFailed
 from work.coding.orders import Ended, Limits
 from work.coding.paths import Tree
-from work.coding.places import Place, State
+from work.coding.places import Claim, State
 from work.coding.processes import Program
 from work.coding.programs import Programs
 from work.coding.repository import Repository
@@ -71,12 +71,11 @@ class Authority:
 class Ground:
     """What a workspace stands on: found, and taken over from whoever had it."""
 
-    place: Place
+    claim: Claim
     programs: Programs
     git: Git
     repository: Repository
     authority: Authority
-    generation: int
     lock_held: int | None
 
 
@@ -90,11 +89,11 @@ class Workspace:
         self, ground: Ground, state: State, tools: Callable[[Workspace], Registry]
     ) -> None:
         self._tools = tools
-        self._place = ground.place
+        self._claim = ground.claim
+        self._place = ground.claim.place
         self._programs = ground.programs
         self._git = ground.git
         self._repository = ground.repository
-        self._generation = ground.generation
         self._lock_held = ground.lock_held
         self._state = state
         # Calls that were left behind in their threads must not change anything after the close.
@@ -102,7 +101,7 @@ class Workspace:
         self._is_over = False
         self._closing: asyncio.Future[Facts] | None = None
         self._git_dir = Path(state.git_dir)
-        self.job_id = ground.place.job_id
+        self.job_id = ground.claim.place.job_id
         self.authority = ground.authority
         self.branch = JobBranch(
             self._git,
@@ -157,13 +156,15 @@ class Workspace:
 
     def is_ours(self) -> bool:
         """Return whether this worker may still work here."""
-        return not self._is_over and self._place.generation() == self._generation
+        is_there = self._state.knows(self._place.tree)
+        return not self._is_over and is_there and self._claim.is_ours()
 
     def require_ours(self) -> None:
         """Return when this worker may still work here.
 
         Raises:
-            WorkspaceLost: another claim does, nothing is there, or the workspace was closed.
+            WorkspaceLost: another claim does, something else or nothing is there, or the
+                workspace was closed.
         """
         if not self.is_ours():
             raise WorkspaceLost
@@ -243,55 +244,72 @@ class Workspace:
             branch=self.branch_name,
         )
 
-    async def close(self) -> str:
+    async def take_down(self) -> str:
         """Keep what is not committed on the job's branch, remove the worktree; return in a
-        sentence what the job leaves behind (`left` has the facts).
+        sentence what the job leaves behind (`left` has the facts). What a later claim must know
+        to say the same stays until the close.
 
-        Where that does not work, all stays and the next host to start tries again. A close
-        that nobody waits for any more goes on; the next one waits for that.
+        Where that does not work, all stays and the next host to start tries again. What nobody
+        waits for any more goes on; the next one waits for that.
 
         Raises:
             WorkspaceLost: a newer generation works here. Nothing was touched.
         """
         if self._closing is None:
             self._programs.stop()
-            self._closing = asyncio.ensure_future(in_own_thread(self._close))
+            self._closing = asyncio.ensure_future(in_own_thread(self._take_down))
         self.left = await asyncio.shield(self._closing)
         return self.left.sentence
+
+    async def close(self) -> str:
+        """Take it down, and leave nothing on the machine: the job has ended.
+
+        Raises:
+            WorkspaceLost: a newer generation works here. Nothing was touched.
+        """
+        said = await self.take_down()
+        await in_own_thread(self._remove)
+        return said
 
     async def release(self) -> None:
         """End the job's programs and leave the worktree as it is, for the next claim."""
         self._programs.stop()
         await in_own_thread(self._release)
 
-    def _close(self) -> Facts:
+    def _take_down(self) -> Facts:
         with self._lock:
-            if not self._is_over and not self._place.base.exists():
-                # somebody has removed it; what Git knows of it goes as well
-                self._place.take(self._generation)
-            self.require_ours()
-            self._programs.resume()
             try:
-                facts = self._take_down()
+                if self._is_over:
+                    raise WorkspaceLost
+                # somebody may have removed it
+                is_gone = self._place.generation() is None
+                if not is_gone:
+                    self._claim.require()
+                return self._taken_down(is_gone=is_gone)
             finally:
                 self._end()
-        return facts
 
-    def _take_down(self) -> Facts:
+    def _taken_down(self, *, is_gone: bool) -> Facts:
+        self._programs.resume()
+        message = KEPT_MESSAGE.format(job_id=self.job_id)
         try:
-            facts = worktrees.take_down(
-                self._git,
-                self._place,
-                self._state,
-                message=KEPT_MESSAGE.format(job_id=self.job_id),
-                still_ours=self.require_ours,
-            )
+            if is_gone:  # what Git knows of it goes as well, and what is left is kept
+                self._place.take(self._claim.generation)
+            facts = worktrees.take_down(self._git, self._claim, self._state, message=message)
             reach("workspace.taken_down")
-            worktrees.remove_place(self._place, still_ours=self.require_ours)
+            if is_gone:  # the job may have ended in other hands: nothing is left for later
+                worktrees.remove_place(self._claim)
         except (GitFailed, OSError) as error:
             log.error("coding.worktree_kept", job_id=self.job_id, exc_info=error)
             return self._facts_as_it_stays()
         return facts
+
+    def _remove(self) -> None:
+        """Remove the place, unless something stays there, or is gone, or is another's."""
+        with self._lock:
+            stays = self.left is None or self.left.stays_at
+            if not stays and self._claim.is_ours():
+                worktrees.remove_place(self._claim)
 
     def _facts_as_it_stays(self) -> Facts:
         """Return what is known of a worktree that could not be taken down."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from work.coding import bounds
 from work.coding.changes import JobBranch
 from work.coding.errors import WorkspaceRefused
 from work.coding.git import At, Git, GitFailed, shown
-from work.coding.places import Place, State
+from work.coding.places import Claim, Place, State
 
 BRANCH: Final = "holdfast/job-{job_id}"
 _NAMES_TRIED: Final = 100
@@ -96,7 +96,7 @@ def free_branch(git: Git, at: At, job_id: int) -> str:
     raise WorkspaceRefused(ErrorCode.WORKSPACE_FAILED, "Too many branches have the job's name.")
 
 
-def make(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]) -> State:
+def make(git: Git, claim: Claim, state: State) -> State:
     """Make the branch and its worktree; return the state of the complete one.
 
     A branch that is there keeps its commits. What is left of an earlier try is removed. Whoever
@@ -105,13 +105,12 @@ def make(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]
     Raises:
         GitFailed, WorkspaceLost: it is not complete.
     """
-    common = At(Path(state.repository))
-    still_ours()
-    place.remember(state)
-    remove_tree(git, place, common, still_ours=still_ours)
+    place, common = claim.place, At(Path(state.repository))
+    claim.require()
+    claim.remember(state)
+    remove_tree(git, claim, common)
     reach("workspace.begun")
     branch = f"refs/heads/{state.branch}"
-    still_ours()
     if git.commit_of(branch, at=common) is None:
         nothing = "0" * len(state.base_commit)
         git("update-ref", branch, state.base_commit, nothing, at=common)
@@ -130,17 +129,17 @@ def make(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]
         sparsely=True,
     )  # fmt: skip
     reach("workspace.checked_out")
-    still_ours()
+    claim.require()
     mend_pointer(place, at.git_dir)
-    completed = state.completed(at.git_dir)
-    place.remember(completed)
+    completed = state.completed(at.git_dir, place.tree)
+    claim.remember(completed)
     reach("workspace.complete")
     return completed
 
 
 def is_whole(place: Place, state: State) -> bool:
     """Return whether the complete worktree is still there to go on with."""
-    if not state.is_complete or not place.tree.is_dir() or place.tree.is_symlink():
+    if not state.is_complete or not state.knows(place.tree):
         return False
     git_dir = Path(state.git_dir)
     return (git_dir / "HEAD").is_file() and tree_of(git_dir) == place.tree
@@ -148,8 +147,8 @@ def is_whole(place: Place, state: State) -> bool:
 
 def is_adrift(place: Place, state: State | None) -> bool:
     """Return whether somebody removed what Git or we knew of the worktree, but not the
-    worktree: what was done in it cannot be committed, and is not thrown away."""
-    if not place.tree.exists():
+    worktree, or put something else there: it cannot be committed, and is not thrown away."""
+    if not os.path.lexists(place.tree):
         return False
     return state is None or (state.is_complete and not is_whole(place, state))
 
@@ -164,14 +163,17 @@ def require_known(place: Place, state: State | None) -> None:
         raise GitFailed("worktree", None, "nothing is known of it any more")
 
 
-def take_over(git: Git, place: Place, state: State, *, still_ours: Callable[[], None]) -> None:
+def take_over(git: Git, claim: Claim, state: State) -> None:
     """Put the complete worktree of a dead worker in order: its locks go, its files stay.
 
     Raises:
         GitFailed, WorkspaceLost: it is not in order.
     """
-    still_ours()
+    place = claim.place
     git_dir, branch = Path(state.git_dir), f"refs/heads/{state.branch}"
+    # what the dead one may still come to remember does not count from here on
+    claim.require()
+    claim.remember(state)
     _unlock(state)
     mend_pointer(place, git_dir)
     empty(place.staging)
@@ -221,9 +223,7 @@ def mend_pointer(place: Place, git_dir: Path) -> bool:
     return True
 
 
-def take_down(
-    git: Git, place: Place, state: State, *, message: str, still_ours: Callable[[], None]
-) -> Facts:
+def take_down(git: Git, claim: Claim, state: State, *, message: str) -> Facts:
     """Keep what is not committed on the branch, and remove the worktree; return what is left.
 
     A branch on which nothing happened is removed. What is done up to its death by one worker is
@@ -233,9 +233,9 @@ def take_down(
         GitFailed, WorkspaceLost: it is not removed, and nothing is lost.
     """
     common = At(Path(state.repository))
-    state = _keep(git, place, state, message=message, still_ours=still_ours)
+    state = _keep(git, claim, state, message=message)
     reach("workspace.kept")
-    remove_tree(git, place, common, still_ours=still_ours)
+    remove_tree(git, claim, common)
     reach("workspace.removed")
     branch = f"refs/heads/{state.branch}"
     tip = git.commit_of(branch, at=common)
@@ -254,24 +254,24 @@ def take_down(
     )
 
 
-def _keep(
-    git: Git, place: Place, state: State, *, message: str, still_ours: Callable[[], None]
-) -> State:
+def _keep(git: Git, claim: Claim, state: State, *, message: str) -> State:
     """Commit what is not committed; return the state that says so, and has been stored."""
     if not state.is_complete:
         return state
+    place = claim.place
     require_known(place, state)
-    still_ours()
+    claim.require()
     _unlock(state)
     left_out = set(state.left_out)
     is_there = is_whole(place, state)
     if is_there:
         make_accessible(place.tree)
         _mend_branch(git, At(Path(state.git_dir), place.tree), state)
-        left_out.update(_branch(git, place, state).commit(message, before=still_ours).left_out)
+        done = _branch(git, place, state).commit(message, before=claim.require)
+        left_out.update(done.left_out)
     kept = state.kept(left_out=sorted(left_out), lost=state.lost or not is_there)
-    still_ours()
-    place.remember(kept)
+    claim.require()
+    claim.remember(kept)
     return kept
 
 
@@ -285,38 +285,35 @@ def _branch(git: Git, place: Place, state: State) -> JobBranch:
     )
 
 
-def remove_tree(git: Git, place: Place, common: At, *, still_ours: Callable[[], None]) -> None:
+def remove_tree(git: Git, claim: Claim, common: At) -> None:
     """Remove the worktree and what Git knows of it, however far either had come."""
-    still_ours()
-    if place.tree.is_symlink():
-        place.tree.unlink()
-    elif place.tree.exists():
-        _clear(place, place.tree)
-    for git_dir in _git_dirs_of(common.git_dir, place.tree):
-        still_ours()
+    tree = claim.place.tree
+    if os.path.lexists(tree):
+        _clear(claim, tree)
+    for git_dir in _git_dirs_of(common.git_dir, tree):
+        claim.require()
         # Never `prune`: it would take the person's own worktrees that are not mounted now.
         (git_dir / "locked").unlink(missing_ok=True)
         try:
-            git("worktree", "remove", "--force", "--force", str(place.tree), at=common)
+            git("worktree", "remove", "--force", "--force", str(tree), at=common)
         except GitFailed:
-            still_ours()
+            claim.require()
             remove(git_dir)
 
 
-def remove_place(place: Place, *, still_ours: Callable[[], None]) -> None:
+def remove_place(claim: Claim) -> None:
     """Remove all that the job has on this machine.
 
     Raises:
         WorkspaceLost: another claim works there. Nothing was touched.
     """
-    still_ours()
-    _clear(place, place.base)
+    _clear(claim, claim.place.base)
 
 
-def _clear(place: Place, directory: Path) -> None:
-    """Remove the directory; from the first moment on another may take its place."""
+def _clear(claim: Claim, directory: Path) -> None:
     _give_back(directory, _OWNERS_ALL)
-    remove(place.put_aside(directory))
+    with claim.putting_aside(directory) as aside:
+        remove(aside)
 
 
 def _git_dirs_of(common: Path, tree: Path) -> Iterator[Path]:
@@ -351,6 +348,9 @@ def empty(directory: Path) -> None:
 
 def remove(directory: Path) -> None:
     """Remove the directory with all in it, closed ones too. Links are not followed."""
+    if directory.is_symlink() or not directory.is_dir():
+        directory.unlink(missing_ok=True)
+        return
     make_accessible(directory)
     shutil.rmtree(directory, onerror=_unless_gone)
 

@@ -11,7 +11,7 @@ import pytest
 from recovery.errors import ErrorCode
 from tests.work.coding.repositories import PersonsRepository, call, job_in
 from work.bounds import REPORT_MAX_BYTES
-from work.coding.errors import WorkspaceRefused
+from work.coding.errors import WorkspaceLost, WorkspaceRefused
 from work.coding.places import Place
 from work.coding.reaping import Reaped, reap_worktrees
 from work.coding.workspace import Workspace
@@ -136,10 +136,102 @@ async def test_a_worktree_of_which_nothing_is_known_any_more_is_not_thrown_away(
     workspace = await job.open()
     await call(workspace, "write_file", path="important.txt", text="precious")
     await workspace.release()
-    file = Place(1).base / "state.json"
+    file = Place(1).base / "state-1"
     file.unlink() if state is None else file.write_text(state)
     with pytest.raises(WorkspaceRefused) as refused:
         await job.open()
     assert refused.value.code == ErrorCode.WORKSPACE_FAILED
     assert reap_worktrees(still_open=lambda _: ()) == Reaped(kept=(1,))
     assert (workspace.root / "important.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["holder", "lock", "running"])
+async def test_a_place_that_cannot_be_cleared_up_keeps_no_other_from_it(
+    repository: PersonsRepository, name: str
+) -> None:
+    for pk in (1, 2):
+        await (await job_in(repository.top, pk=pk).open()).release()
+    broken = Place(1).base / name
+    if broken.is_dir():
+        broken.rmdir()
+        broken.touch()
+    else:
+        broken.unlink()
+        broken.mkdir()
+    assert reap_worktrees(still_open=lambda _: ()) == Reaped(removed=(2,), kept=(1,))
+
+
+async def test_a_job_whose_record_of_who_works_there_is_gone_keeps_what_it_did(
+    repository: PersonsRepository,
+) -> None:
+    workspace = await with_a_file(repository)
+    Place(1).holder.unlink()
+    assert not workspace.is_ours()
+    assert "made at the end, of what the job had not committed" in await workspace.close()
+    assert repository.shown("holdfast/job-1:important.txt") == "precious"
+    assert not Place(1).base.exists()
+
+
+async def test_places_may_lie_on_another_disk(
+    repository: PersonsRepository, home: Path
+) -> None:
+    """By a link that the operator makes."""
+    disk = home.with_name("disk")
+    disk.mkdir()
+    (home / "worktrees").symlink_to(disk)
+    job = job_in(repository.top)
+    first = await job.open()
+    await call(first, "write_file", path="important.txt", text="precious")
+    await first.release()
+    await (await job.open()).close()
+    assert repository.shown("holdfast/job-1:important.txt") == "precious"
+    assert list(disk.iterdir()) == []
+
+
+async def test_a_job_does_not_work_through_a_link(
+    repository: PersonsRepository, tmp_path: Path
+) -> None:
+    """Somebody's directory behind the name of a place is left as it is."""
+    precious = tmp_path / "precious"
+    precious.mkdir(mode=0o500)
+    Place(1).base.parent.mkdir()
+    Place(1).base.symlink_to(precious)
+    (Place(1).base.parent / "1-gone-0123abcd").symlink_to(precious)
+    with pytest.raises((WorkspaceLost, WorkspaceRefused)):
+        await job_in(repository.top).open()
+    reap_worktrees(still_open=lambda _: ())
+    assert list(precious.iterdir()) == []
+    assert precious.stat().st_mode & 0o777 == 0o500
+    assert list(Place(1).base.parent.iterdir()) == [Place(1).base]
+
+
+@pytest.mark.parametrize("what", ["somebody's repository", "an empty directory", "a file"])
+async def test_what_takes_the_place_of_a_worktree_is_not_worked_in_nor_committed(
+    repository: PersonsRepository, tmp_path: Path, what: str
+) -> None:
+    workspace = await with_a_file(repository)
+    other = PersonsRepository(tmp_path / "other")
+    other.commit({"theirs.txt": "theirs"})
+    before = other.fingerprint()
+    workspace.root.rename(tmp_path / "moved")
+    match what:
+        case "somebody's repository":
+            workspace.root.symlink_to(other.top)
+        case "an empty directory":
+            workspace.root.mkdir()
+        case _:
+            workspace.root.touch()
+    assert not workspace.is_ours()
+    for name, arguments in (
+        ("write_file", {"path": "more", "text": "x"}),
+        ("delete_file", {"path": "theirs.txt"}),
+        ("commit", {"message": "late"}),
+        ("run_command", {"argv": ["touch", "late"]}),
+        ("list_files", {}),
+    ):
+        outcome = await call(workspace, name, **arguments)
+        assert outcome.error_code == ErrorCode.RUNTIME_LOST, name
+    assert "it stays on the worker's machine, in worktrees/1" in await workspace.close()
+    assert reap_worktrees(still_open=lambda _: ()) == Reaped(kept=(1,))
+    assert other.fingerprint() == before
+    assert repository.git("rev-list", "--count", "main..holdfast/job-1") == "0"

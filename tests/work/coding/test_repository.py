@@ -17,8 +17,7 @@ from work.coding.repository import Repository
 @pytest.fixture
 def git(home: Path) -> Git:
     place = Place(1)
-    place.take(1)
-    return Git(Programs(place, 1), writable=[place.base])
+    return Git(Programs(place.take(1)), writable=[place.base])
 
 
 def find(git: Git, cwd: Path, *roots: Path) -> Repository:

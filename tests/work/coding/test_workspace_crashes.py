@@ -60,6 +60,24 @@ async def test_a_worker_that_dies_while_it_closes_is_followed_by_another(
     assert_as_if_nothing_had_happened(repository, await go_on(path))
 
 
+async def test_a_worker_that_dies_before_it_could_report_is_followed_by_one_that_says_the_same(
+    repository: PersonsRepository, path: Path, tmp_path: Path
+) -> None:
+    with worker(path, tmp_path / "log") as dying:
+        dying.expect("open")
+        dying.say("call", tool="write_file", path="answer", text="42\n")
+        dying.expect("called")
+        os.mkfifo(Place(1).tree / "pipe")
+        dying.say("take_down")
+        said = dying.expect("taken_down")["said"]
+        dying.kill()
+    assert "Git cannot keep pipe" in said
+    workspace = await stored(path).open()
+    assert await workspace.take_down() == said
+    assert await workspace.close() == said
+    assert not Place(1).base.exists()
+
+
 class SlowGit:
     """A Git that stands still at one verb: before it does anything, or when all is done."""
 

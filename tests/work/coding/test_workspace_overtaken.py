@@ -20,7 +20,9 @@ from tests.work.coding.workers import (
     worker,
 )
 from turns.tools.registry import State
-from work.coding.places import Place
+from work.coding import holders
+from work.coding.errors import WorkspaceLost
+from work.coding.places import Claim, Place, put_aside
 from work.coding.reaping import Reaped, reap_worktrees
 from work.coding.workspace import Workspace
 
@@ -40,6 +42,9 @@ def bring_to(process: ChildProcess, path: Path, point: str) -> None:
 def wake(process: ChildProcess, path: Path, point: str) -> None:
     """Let the worker go on; return when it has found that it is not its job any more."""
     (path.parent / f"{point}.release").touch()
+    if point == "workspace.taken_down":  # only the close is left to it
+        process.expect("closed")
+        return
     wait_until(lambda: not process.is_running, "it has stopped")
     assert "WorkspaceLost" in process.log.read_text().splitlines()[-1]
 
@@ -142,9 +147,52 @@ async def test_what_was_put_aside_to_be_removed_is_removed_by_the_next_to_look(
 ) -> None:
     """A worker died over it."""
     workspace = await job_in(repository.top).open()
-    aside = Place(1).put_aside(workspace.root)
-    (aside / "src").chmod(0)
+    with Claim(Place(1), 1).putting_aside(workspace.root) as aside:
+        (aside / "src").chmod(0)
     await workspace.release()
     assert reap_worktrees(still_open=set) == Reaped()
     assert not aside.exists()
     assert Place(1).base.exists()
+
+
+async def test_what_an_overtaken_worker_remembers_late_does_not_count(
+    repository: PersonsRepository,
+) -> None:
+    job = job_in(repository.top)
+    await job.open()
+    known = Place(1).state()
+    assert known is not None
+    newer = await job.open()
+    await call(newer, "write_file", path="precious", text="x")
+    Claim(Place(1), 1).remember(known.kept(left_out=[], lost=False))
+    await newer.release()
+    last = await job.open()
+    assert (await call(last, "read_file", path="precious")).state == State.SUCCEEDED
+    await last.close()
+
+
+@pytest.mark.parametrize("what", ["tree", "base"])
+async def test_what_is_another_workers_by_the_moment_it_is_removed_is_put_back(
+    repository: PersonsRepository, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    workspace = await job_in(repository.top).open()
+    path = getattr(Place(1), what)
+    with monkeypatch.context() as at_the_last_moment:
+        at_the_last_moment.setattr(Claim, "require", lambda _: holders.come(Place(1).holder, 2))
+        with pytest.raises(WorkspaceLost), Claim(Place(1), 1).putting_aside(path):
+            pass
+    assert (workspace.root / "README.md").read_text() == "hello\nworld\n"
+    assert list(put_aside()) == []
+
+
+async def test_an_overtaken_worker_keeps_nobody_from_clearing_up(
+    repository: PersonsRepository,
+) -> None:
+    job = job_in(repository.top)
+    older = await job.open()
+    newer = await job.open()
+    assert reap_worktrees(still_open=lambda _: ()) == Reaped(kept=(1,))
+    with pytest.raises(WorkspaceLost):
+        await older.close()
+    await newer.release()
+    assert reap_worktrees(still_open=lambda _: ()) == Reaped(removed=(1,))

@@ -1,8 +1,8 @@
 """A worker that does one coding job.
 
 `python -m tests.work.coding.worker_process JOB` opens the workspace of the job that the file
-JOB describes, says so, and does what it is told: `call` a tool, `close`, `release`. The file is
-its database: the checkpoint is written to it.
+JOB describes, says so, and does what it is told: `call` a tool, `take_down`, `close`,
+`release`. The file is its database: the checkpoint is written to it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ async def _work(path: Path) -> None:
                 arguments = {str(name): value for name, value in others.items()}
                 outcome = await call(workspace, tool, **arguments)
                 _say("called", state=outcome.state, result=outcome.result)
+            case {"do": "take_down"}:
+                _say("taken_down", said=await workspace.take_down())
             case {"do": "close"}:
                 _say("closed", said=await workspace.close())
             case {"do": "release"}:
