@@ -39,6 +39,7 @@ class Cause(models.TextChoices):
     RUNTIME_STOPPED = ErrorCode.RUNTIME_STOPPED.value, "runtime stopped"
     DEADLINE_PASSED = ErrorCode.DEADLINE_PASSED.value, "deadline passed"
     NEVER_STARTED = ErrorCode.NEVER_STARTED.value, "never started"
+    NOT_ADOPTED = ErrorCode.NOT_ADOPTED.value, "not adopted"
 
 
 class Action(models.TextChoices):

@@ -17,6 +17,11 @@ from recovery.models import Cause
 from recovery.switches import MAY_CLAIM_SQL
 
 _LIVING = "SELECT FROM recovery_runtime r WHERE r.id = t.owner AND r.stopped_at IS NULL"
+# Where a claim was given back or lost, work was done.
+_UNCLAIMED: Final = (
+    f"CASE t.generation WHEN 0 THEN '{Cause.NEVER_STARTED.value}' "
+    f"ELSE '{Cause.NOT_ADOPTED.value}' END"
+)
 _CAUSES: Final = {cause.value: cause for cause in Cause}
 # An orphan whose cause is not known yet has it from its owner: how that one ended.
 _FIND: Final = f"""
@@ -166,9 +171,7 @@ class OwnedTable:
                 owned_order,
             ),
             (
-                columns(
-                    f"'{Cause.NEVER_STARTED.value}'", "t.queue_deadline_at >= clock_timestamp()"
-                ),
+                columns(_UNCLAIMED, "t.queue_deadline_at >= clock_timestamp()"),
                 f"{live} AND t.state IN ({queued}) "
                 "AND (t.queue_deadline_at < clock_timestamp() "
                 f"OR t.next_dispatch_at <= clock_timestamp() AND {MAY_CLAIM_SQL})",

@@ -47,7 +47,7 @@ Columns: id, state, owner, generation, write_mark, deadline_at, queue_deadline_a
 next_dispatch_at, dispatch_count and the foreign key `parent`. An orphan is a row in an owned
 state whose owner has no living runtime row (cause: how the runtime ended), or that is past
 `deadline_at` + 10 s (`deadline_passed`), or a row in a queued state past `queue_deadline_at`
-(`never_started`): see `recovery.orphans`.
+(`never_started`, or `not_adopted` where it once was claimed): see `recovery.orphans`.
 
 Register in `AppConfig.ready`: `runner.register(TurnRecovery())`. `TurnRecovery().run()`
 buries first.

@@ -108,7 +108,7 @@ FILL: Final = """
     FROM generate_series(1, {rows}) n;
     INSERT INTO recovery_pulse (id, last_at, unbroken_since) VALUES (1, now(), now());
     INSERT INTO recovery_recoveryevent (kind, row_id, cause, action, generation, error_code)
-    SELECT 'turns', n, 'runtime_lost', 'interrupted', 1, 'runtime_lost'
+    SELECT 'turns', n, 'not_adopted', 'interrupted', 1, 'not_adopted'
     FROM generate_series(1, {rows}) n;
     INSERT INTO recovery_recoveryfailure (kind, row_id, error_code, reason, failed_count,
         skipped_count) SELECT 'turns', n, '', '', 1, 0 FROM generate_series(1, {rows}) n;

@@ -64,6 +64,8 @@ LEG: Final = Lifecycle(
     }
 )
 QUEUE_SECONDS: Final = 300
+# Why a row ends that nobody claimed in time.
+UNCLAIMED: Final = frozenset({Cause.NEVER_STARTED, Cause.NOT_ADOPTED})
 
 
 class Yard(Place):
@@ -351,7 +353,7 @@ class ErrandRecovery(RememberingRecovery):
     def _judge(orphan: Orphan, row: Errand) -> Settled:
         if row.cancel_requested_at is not None:
             return Settled(orphan, Action.INTERRUPTED, ErrorCode.CANCELLED.value)
-        if orphan.cause == Cause.NEVER_STARTED:
+        if orphan.cause in UNCLAIMED:
             return Settled(orphan, Action.INTERRUPTED, orphan.cause.value)
         if row.attempts >= ADOPTION_ATTEMPTS:
             code = ErrorCode.ADOPTION_ATTEMPTS_EXHAUSTED.value
@@ -374,7 +376,7 @@ class ErrandRecovery(RememberingRecovery):
 
     def intention(self, orphan: Orphan) -> tuple[Action, str]:
         """What a dry run can know without the row: who waited too long ends."""
-        if orphan.waiting or orphan.cause == Cause.NEVER_STARTED:
+        if orphan.waiting or orphan.cause in UNCLAIMED:
             return super().intention(orphan)
         return Action.ADOPTED, ""
 

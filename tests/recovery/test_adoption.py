@@ -260,7 +260,7 @@ def test_a_row_is_adopted_as_often_as_its_attempts_allow(
     assert events == expected
 
 
-def test_a_released_row_nobody_claims_ends_as_never_started(recovery: ErrandRecovery) -> None:
+def test_a_released_row_nobody_claims_ends_as_not_adopted(recovery: ErrandRecovery) -> None:
     row = errand()
     recovery.settle_orphans()
     run(
@@ -269,9 +269,9 @@ def test_a_released_row_nobody_claims_ends_as_never_started(recovery: ErrandReco
     )
     assert recovery.settle_orphans().interrupted == 1
     row.refresh_from_db()
-    assert (row.state, row.error_code) == ("interrupted", "never_started")
+    assert (row.state, row.error_code) == ("interrupted", "not_adopted")
     event = RecoveryEvent.objects.latest("pk")
-    assert (event.generation, event.owner, event.cause) == (2, None, "never_started")
+    assert (event.generation, event.owner, event.cause) == (2, None, "not_adopted")
 
 
 def test_an_orphan_that_was_to_be_cancelled_is_not_released(recovery: ErrandRecovery) -> None:

@@ -133,6 +133,7 @@ def test_a_job_nobody_took_up_in_time_ends_honestly(job: dict[str, Any], code: s
     report = recover()
 
     assert (report.interrupted, report.rows[0]["error_code"]) == (1, code)
+    assert report.rows[0]["cause"] == ("not_adopted" if "released" in job else "never_started")
     require_job_terminal(waiting)
     assert (waiting.state, waiting.error_code) == ("interrupted", code)
     assert waiting.attempts == (1 if "released" in job else 0)
