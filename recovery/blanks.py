@@ -15,6 +15,21 @@ BLANKS: Final = (
 )
 # Unicode's control and format characters: joiners, marks of direction, the byte order mark.
 INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf"})
+# What of other categories Unicode calls Default_Ignorable (fillers, selectors of a variant,
+# tags), from the first to the last, and the braille pattern without a dot.
+INVISIBLE_RANGES: Final = (
+    ("\u034f", "\u034f"),
+    ("\u115f", "\u1160"),
+    ("\u17b4", "\u17b5"),
+    ("\u180b", "\u180f"),
+    ("\u2065", "\u2065"),
+    ("\u2800", "\u2800"),
+    ("\u3164", "\u3164"),
+    ("\ufe00", "\ufe0f"),
+    ("\uffa0", "\uffa0"),
+    ("\ufff0", "\ufff8"),
+    ("\U000e0000", "\U000e0fff"),
+)
 _LITERAL: Final = "".join(f"\\u{ord(blank):04x}" for blank in BLANKS)
 
 
@@ -24,8 +39,16 @@ def has_words(text: str) -> str:
 
 
 def shows_something(text: str) -> bool:
-    """True when a reader would see a character: neither white space nor an invisible mark."""
-    return any(
-        not character.isspace() and unicodedata.category(character) not in INVISIBLE_CATEGORIES
-        for character in text
+    """True when a reader would see a character: neither white space nor an invisible mark.
+
+    What shows something has words for the database too. The page judges alike (`blanks.js`).
+    """
+    return any(map(_is_seen, text))
+
+
+def _is_seen(character: str) -> bool:
+    return not (
+        character.isspace()
+        or unicodedata.category(character) in INVISIBLE_CATEGORIES
+        or any(first <= character <= last for first, last in INVISIBLE_RANGES)
     )

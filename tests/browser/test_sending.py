@@ -6,6 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Route, expect
 
+from recovery.blanks import shows_something
 from tests.browser.person import Person
 from tests.browser.web import Web
 from tests.factories import ConversationFactory
@@ -24,6 +25,29 @@ def test_a_double_submit_asks_once(person: Person) -> None:
     person.expect_look("queued")
     assert Turn.objects.count() == 1
     assert Conversation.objects.count() == 1
+
+
+@pytest.mark.parametrize("unseen", [" ", "\u200b", "\u3164", "\ufe0f\u034f \u2800"])
+def test_what_nobody_sees_is_not_sent(person: Person, unseen: str) -> None:
+    person.open("/new/")
+    person.ask(unseen)
+    expect(person.problem).to_have_text("Write something first.")
+    assert not Conversation.objects.exists()
+
+
+def test_the_page_and_the_service_agree_on_what_shows_something(person: Person) -> None:
+    person.open("/new/")
+    codes = [*range(0xD800), *range(0xE000, 0x10000), *range(0xE0000, 0xE1000)]
+    module = person.page.locator("link[href*='turns/blanks']").get_attribute("href")
+    seen = person.page.evaluate(
+        """async ([module, codes]) => {
+            const { showsSomething } = await import(module);
+            return codes.filter((code) => showsSomething(String.fromCodePoint(code)));
+        }""",
+        [module, codes],
+    )
+    differ = set(seen) ^ {code for code in codes if shows_something(chr(code))}
+    assert not [hex(code) for code in sorted(differ)]
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])

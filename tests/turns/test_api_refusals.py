@@ -39,6 +39,8 @@ def client(turn: Turn) -> Client:
     [
         ('""', "empty_message"),
         ('" \\n\\t "', "empty_message"),
+        ('"\\u3164"', "empty_message"),
+        ('"\\ufe0f\\u034f"', "empty_message"),
         ('"\\u0000"', "invalid_text"),
         ('"a\\u0000b"', "invalid_text"),
         ('"\\ud800"', "invalid_text"),

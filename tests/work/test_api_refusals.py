@@ -41,6 +41,8 @@ def post(client: Client, conversation: Conversation, body: Any) -> Any:
     [
         ({"goal": ""}, "empty_goal"),
         ({"goal": " \n\u2003"}, "empty_goal"),
+        ({"goal": "\u3164"}, "empty_goal"),
+        ({"goal": "\ufe0f\u034f"}, "empty_goal"),
         ({"goal": "x" * (bounds.GOAL_MAX_BYTES + 1)}, "goal_too_long"),
         ({"goal": "é" * (bounds.GOAL_MAX_BYTES // 2 + 1)}, "goal_too_long"),
         ({"context": "x" * (bounds.CONTEXT_MAX_BYTES + 1)}, "context_too_long"),
@@ -51,6 +53,7 @@ def post(client: Client, conversation: Conversation, body: Any) -> Any:
         ({"cwd": LONE}, "invalid_text"),
         ({"agent": "\x00"}, "invalid_text"),
         ({"client_key": LONE}, "invalid_text"),
+        ({"client_key": ""}, "invalid_request"),
         ({"client_key": "x" * 201}, "invalid_request"),
         ({"agent": "x" * (bounds.AGENT_MAX_CHARS + 1)}, "invalid_request"),
         ({"kind": "holiday"}, "invalid_request"),

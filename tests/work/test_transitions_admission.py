@@ -111,6 +111,9 @@ def test_what_changes_on_the_computer_afterwards_does_not_reach_the_job(
     [
         ({"goal": " \n"}, ErrorCode.EMPTY_GOAL),
         ({"goal": "\u200b\ufeff"}, ErrorCode.EMPTY_GOAL),
+        ({"goal": "\u3164"}, ErrorCode.EMPTY_GOAL),
+        ({"goal": "\u115f \u2800"}, ErrorCode.EMPTY_GOAL),
+        ({"goal": "\ufe0f\u034f\U000e0041"}, ErrorCode.EMPTY_GOAL),
         ({"goal": "é" * 1_001}, ErrorCode.GOAL_TOO_LONG),
         ({"context": "x" * 2_001}, ErrorCode.CONTEXT_TOO_LONG),
         ({"goal": "nul \x00"}, ErrorCode.INVALID_TEXT),

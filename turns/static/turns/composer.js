@@ -5,6 +5,7 @@
 // is never asked twice. What the service refuses comes back into the box.
 
 import { call, counted, newKey, Problem } from "./api.js";
+import { showsSomething } from "./blanks.js";
 import { clone, isOpen } from "./thread.js";
 
 const RETRY_SECONDS = [1, 2, 4, 8, 15];
@@ -97,7 +98,7 @@ export class Composer {
   send() {
     if (this.isOver) return;
     const text = this.box.value;
-    if (!text.trim()) {
+    if (!showsSomething(text)) {
       if (performance.now() - this.sentAt > DOUBLE_MS) this.refuse("Write something first.");
       this.box.focus();
       return;

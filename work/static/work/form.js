@@ -4,6 +4,7 @@
 // reload, it is still one job.
 
 import { call, counted, newKey, Problem } from "../turns/api.js";
+import { showsSomething } from "../turns/blanks.js";
 
 const NEW = "new";
 const GONE = "This conversation does not exist any more. No job can be started here.";
@@ -224,7 +225,7 @@ export class Form {
 
   async submit() {
     if (this.isOver) return;
-    if (!this.goal.value.trim()) {
+    if (!showsSomething(this.goal.value)) {
       this.refuse("Say what the job is to do: its goal.");
       this.goal.focus();
       return;
