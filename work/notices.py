@@ -13,7 +13,7 @@ from typing import Final
 from django.db import connection
 
 from recovery.arrays import array
-from recovery.blanks import has_words
+from recovery.blanks import has_words, shows_something
 from recovery.errors import ErrorCode
 from work.models import WorkJob
 from work.projection import COMMIT
@@ -43,6 +43,10 @@ _FACTS: Final = f"""
 _LAST_WORDS: Final = f"""
     SELECT DISTINCT ON (job_id) job_id, text FROM work_workproviderstep
     WHERE job_id = ANY(%s::bigint[]) AND {has_words("text")} ORDER BY job_id, sequence DESC
+"""  # noqa: S608  constants
+_ALL_WORDS: Final = f"""
+    SELECT job_id, text FROM work_workproviderstep
+    WHERE job_id = ANY(%s::bigint[]) AND {has_words("text")} ORDER BY job_id, sequence
 """  # noqa: S608  constants
 
 
@@ -83,7 +87,12 @@ def read_last_words(ids: Sequence[int]) -> dict[int, str]:
         return {}
     with connection.cursor() as cursor:
         cursor.execute(_LAST_WORDS, [array(ids)])
-        return dict(cursor.fetchall())
+        said = dict(cursor.fetchall())
+        # rarely, of a model that ended on marks which nobody sees
+        if unseen := [pk for pk, text in said.items() if not shows_something(text)]:
+            cursor.execute(_ALL_WORDS, [array(unseen)])
+            said |= {pk: text for pk, text in cursor.fetchall() if shows_something(text)}
+    return {pk: text for pk, text in said.items() if shows_something(text)}
 
 
 def notice(facts: Facts, state: WorkJob.State, code: ErrorCode, last_words: str = "") -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from recovery.blanks import shows_something
 from turns import history
 from turns.history import History, Pair, Said
 from turns.providers.types import AssistantText, ToolSchema
@@ -53,6 +54,6 @@ def _parts(job_id: int) -> Iterator[AssistantText | Pair]:
     """Yield the words of each response, then the calls it made."""
     calls = list(WorkStep.objects.filter(job_id=job_id).order_by("sequence"))
     for step in WorkProviderStep.objects.filter(job_id=job_id).order_by("sequence"):
-        if step.text.strip():  # some services refuse a blank message
+        if shows_something(step.text):  # some services refuse a blank message
             yield AssistantText(step.text)
         yield from history.pairs(step, calls)

@@ -119,7 +119,7 @@ def test_a_job_whose_worker_died_before_its_first_request_has_not_worked(job: Wo
     ]
 
 
-@pytest.mark.parametrize("blank", [BLANKS, *BLANKS])
+@pytest.mark.parametrize("blank", [BLANKS, *BLANKS, "\u200b", "\ufeff \u3164"])
 def test_blanks_of_any_kind_are_no_last_words(job: WorkJob, blank: str) -> None:
     for sequence, text in enumerate(("Real words.", blank), 1):
         make.WorkProviderStepFactory.create(
@@ -128,7 +128,10 @@ def test_blanks_of_any_kind_are_no_last_words(job: WorkJob, blank: str) -> None:
     assert read_last_words([job.pk]) == {job.pk: "Real words."}
 
 
-@pytest.mark.parametrize("mark", ["\u200b", "\u180e", "\ufeff"])
-def test_what_takes_no_room_may_be_last_words(job: WorkJob, mark: str) -> None:
-    make.WorkProviderStepFactory.create(job=job, completed=True, text=mark)
-    assert read_last_words([job.pk]) == {job.pk: mark}
+@pytest.mark.parametrize("mark", ["\u200b", "\u180e", "\u3164", "\u2800"])
+def test_what_nobody_sees_is_no_last_word(job: WorkJob, mark: str) -> None:
+    for sequence in (1, 2):
+        make.WorkProviderStepFactory.create(
+            job=job, completed=True, sequence=sequence, text=mark
+        )
+    assert read_last_words([job.pk]) == {}

@@ -331,7 +331,8 @@ def test_a_report_is_cut_at_the_jobs_bound() -> None:
     assert report.byte_count == 1_000
 
 
-def test_a_report_without_a_word_is_refused(fence: Fence) -> None:
+@pytest.mark.parametrize("text", [" \n", "\u200b", "\u3164 \ufe0f"])
+def test_a_report_without_a_word_is_refused(fence: Fence, text: str) -> None:
     with pytest.raises(Refused) as refused:
-        append_report(fence, " \n")
+        append_report(fence, text)
     assert refused.value.code == ErrorCode.EMPTY_OUTPUT

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
+from recovery.blanks import shows_something
 from recovery.bounds import cut_utf8, storable
 from recovery.errors import ErrorCode, IllegalTransition, Refused, StaleFence
 from recovery.fences import Fence
@@ -64,7 +65,7 @@ def append_report(fence: Fence, text: str) -> JobReport:
 
     Raises:
         StaleFence: another claim, or the end, has overtaken this one. Nothing was written.
-        Refused: `empty_output`, there is nothing in it. Nothing was written.
+        Refused: `empty_output`, it shows a reader nothing. Nothing was written.
         IllegalTransition: another report is written. Nothing was written.
     """
     # the budget never changes, so it is read without a lock
@@ -72,7 +73,7 @@ def append_report(fence: Fence, text: str) -> JobReport:
     if not budget:
         raise StaleFence
     kept = bounded_report(text, JobLimits.stored(json.loads(budget[0][0])).report_bytes)
-    if not kept.text:
+    if not shows_something(kept.text):
         raise Refused(ErrorCode.EMPTY_OUTPUT)
     report = {"text": kept.text, "digest": kept.digest, "bytes": kept.bytes}
     written = run(_APPEND, presented(fence, **report))
