@@ -20,6 +20,7 @@ from django.http.response import HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.openapi.schema import REF_TEMPLATE, OpenAPISchema
 from ninja.security.base import AuthBase
 from ninja.security.http import HttpAuthBase
 from ninja.utils import check_csrf
@@ -29,6 +30,7 @@ from recovery.executor import in_thread
 from semantic.api import router as semantic_router
 from turns import credentials
 from turns.api import router as turns_router
+from turns.schemas import Problem
 from work.api import router as work_router
 
 log = structlog.get_logger(__name__)
@@ -107,10 +109,40 @@ class SessionCookie(AuthBase):
         return credential.user_id
 
 
-api = NinjaAPI(
+class DescribedAPI(NinjaAPI):
+    """Describes with every operation the refusals that no endpoint names for itself."""
+
+    def get_openapi_schema(self, **place: Any) -> OpenAPISchema:
+        """Return the description: not signed in, a forged form, too large, and our failures."""
+        schema = super().get_openapi_schema(**place)
+        for methods in schema["paths"].values():
+            for method, operation in methods.items():
+                operation["responses"] |= _refused_everywhere(
+                    is_safe=method.upper() in SAFE_METHODS,
+                    has_body="requestBody" in operation,
+                )
+        return schema
+
+
+def _refused_everywhere(*, is_safe: bool, has_body: bool) -> dict[int, Any]:
+    statuses = [401, *([] if is_safe else [403]), *([413] if has_body else []), 500, 503]
+    problem = {"schema": {"$ref": REF_TEMPLATE.format(model=Problem.__name__)}}
+    return {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": {"application/json": problem},
+        }
+        for status in statuses
+    }
+
+
+api = DescribedAPI(
     title="Holdfast",
     version="1",
-    description="Conversations with an assistant whose work survives the death of any process.",
+    description=(
+        "Conversations with an assistant whose work survives the death of any process. A "
+        "method that an address does not have is answered with 405 and `Allow`."
+    ),
     auth=[Bearer(), SessionCookie()],
     docs_url=None,
     openapi_url="/openapi.json",

@@ -37,6 +37,7 @@ ClientKey = Annotated[
     StrictStr | None,
     Field(
         description="Chosen by the client: a repeat returns the record the first one made.",
+        min_length=1,
         max_length=bounds.CLIENT_KEY_MAX_CHARS,
     ),
 ]

@@ -126,7 +126,7 @@ def test_the_page_searches_with_its_session_cookie(user: User) -> None:
 
 def test_it_is_described_with_its_refusals() -> None:
     described = api.get_openapi_schema()["paths"]["/api/v1/search"]["get"]
-    assert set(described["responses"]) == {200, 400, 422, 429}
+    assert set(described["responses"]) == {200, 400, 401, 422, 429, 500, 503}
     (parameter,) = described["parameters"]
     assert (parameter["name"], parameter["required"]) == ("q", True)
 

@@ -35,6 +35,25 @@ def test_the_description_is_served_and_lists_the_endpoints() -> None:
     assert len(OPERATIONS) == 17
 
 
+def test_every_operation_names_the_refusals_that_any_may_meet() -> None:
+    for methods in api.get_openapi_schema()["paths"].values():
+        for method, described in methods.items():
+            expected = {401, 500, 503}
+            expected |= {403} if method != "get" else set()
+            expected |= {413} if "requestBody" in described else set()
+            assert expected <= set(described["responses"])
+            assert described["responses"][401] == described["responses"][503] | {
+                "description": "Unauthorized"
+            }
+
+
+def test_a_key_is_described_with_both_its_bounds() -> None:
+    bodies = api.get_openapi_schema()["components"]["schemas"]
+    for body in ("NewConversation", "Question", "NewJob"):
+        key = bodies[body]["properties"]["client_key"]["anyOf"]
+        assert key == [{"type": "string", "minLength": 1, "maxLength": 200}, {"type": "null"}]
+
+
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")
 def test_answers_are_as_described(operation: Any) -> None:
     turn = TurnFactory(completed=True)
