@@ -25,7 +25,10 @@ from work.coding.errors import WorkspaceRefused
 from work.coding.git import At, Git, GitFailed, shown
 from work.coding.places import Claim, Place, State
 
-BRANCH: Final = "holdfast/job-{job_id}"
+_FOLDER: Final = "holdfast"
+BRANCH: Final = f"{_FOLDER}/job-{{job_id}}"
+# Git makes no branch below another: this is the name where a person's is called `holdfast`.
+BRANCH_BESIDE: Final = f"{_FOLDER}-job-{{job_id}}"
 _NAMES_TRIED: Final = 100
 _LEFT_OUT_NAMED: Final = 5
 # A report has room for that many of the longest names.
@@ -88,12 +91,24 @@ def _named(path: str) -> str:
 
 
 def free_branch(git: Git, at: At, job_id: int) -> str:
-    """Return the job's branch name, with a number where another installation has used it."""
-    name = BRANCH.format(job_id=job_id)
+    """Return a name for the job's branch that Git can make, with a number where it is taken:
+    by a branch, another installation's perhaps, or by one below it.
+
+    Raises:
+        WorkspaceRefused: there are too many.
+    """
+    has_folder = git.commit_of(f"refs/heads/{_FOLDER}", at=at) is None
+    name = (BRANCH if has_folder else BRANCH_BESIDE).format(job_id=job_id)
     for candidate in (name, *(f"{name}-{number}" for number in range(2, _NAMES_TRIED))):
-        if git.commit_of(f"refs/heads/{candidate}", at=at) is None:
+        if not _is_taken(git, at, candidate):
             return candidate
     raise WorkspaceRefused(ErrorCode.WORKSPACE_FAILED, "Too many branches have the job's name.")
+
+
+def _is_taken(git: Git, at: At, branch: str) -> bool:
+    """Return whether the branch is there, or one below it."""
+    # The pattern is matched whole or up to a slash, so `job-1` does not find `job-12`.
+    return bool(git("for-each-ref", "--count=1", f"refs/heads/{branch}", at=at))
 
 
 def make(git: Git, claim: Claim, state: State) -> State:

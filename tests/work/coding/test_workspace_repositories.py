@@ -141,13 +141,44 @@ async def test_what_a_person_has_git_insist_on_keeps_no_job_from_its_work(
     assert repository.shown("holdfast/job-1:new.txt") == "one\ntwo"
 
 
-async def test_a_name_that_is_taken_by_a_branch_is_said_so(
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("taken", "branch"),
+    [
+        (["holdfast/job-12"], "holdfast/job-1"),
+        (["holdfast/job-1"], "holdfast/job-1-2"),
+        (["holdfast/job-1/sub"], "holdfast/job-1-2"),
+        (["holdfast/job-1", "holdfast/job-1-2/sub/sub"], "holdfast/job-1-3"),
+        (["holdfast"], "holdfast-job-1"),
+        (["holdfast", "holdfast-job-1"], "holdfast-job-1-2"),
+        (["holdfast", "holdfast-job-1/sub"], "holdfast-job-1-2"),
+    ],
+)
+async def test_a_name_that_is_taken_is_not_the_jobs(
+    repository: PersonsRepository, taken: list[str], branch: str, packed: bool
+) -> None:
+    for name in taken:
+        repository.git("branch", name)
+    if packed:
+        repository.git("pack-refs", "--all")
+    job = job_in(repository.top)
+    dead = await job.open()
+    assert job.branch == branch
+    await call(dead, "write_file", path="new", text="x")
+    await dead.release()  # as a death leaves it
+    workspace = await job.open()
+    assert (job.branch, workspace.branch_name) == (branch, branch)
+    assert (await call(workspace, "read_file", path="new")).state == State.SUCCEEDED
+    assert f"branch {branch} at" in await workspace.close()
+    assert repository.shown(f"refs/heads/{branch}:new") == "x"
+    assert repository.branches() == sorted([branch, "main", *taken])
+
+
+async def test_a_branch_beside_a_persons_goes_where_nothing_is_on_it(
     repository: PersonsRepository,
 ) -> None:
     repository.git("branch", "holdfast")
-    with pytest.raises(WorkspaceRefused) as failed:
-        await job_in(repository.top).open()
-    assert failed.value.code == ErrorCode.WORKSPACE_FAILED
+    await (await job_in(repository.top).open()).close()
     assert repository.branches() == ["holdfast", "main"]
 
 
