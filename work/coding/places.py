@@ -19,7 +19,6 @@ import errno
 import fcntl
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -79,15 +78,11 @@ class State:
 
     def completed(self, git_dir: Path, tree: Path) -> State:
         """Return it with the worktree there."""
-        return replace(self, git_dir=str(git_dir), inode=tree.lstat().st_ino)
+        return replace(self, git_dir=str(git_dir)).found(tree)
 
-    def knows(self, tree: Path) -> bool:
-        """Return whether the worktree is there: neither a link nor another directory."""
-        try:
-            found = tree.lstat()
-        except OSError:
-            return False
-        return stat.S_ISDIR(found.st_mode) and found.st_ino == self.inode
+    def found(self, tree: Path) -> State:
+        """Return it with that directory as the worktree."""
+        return replace(self, inode=tree.lstat().st_ino)
 
     def kept(self, *, left_out: Iterable[str], lost: bool) -> State:
         """Return it with nothing in the worktree that is still needed."""
@@ -248,9 +243,9 @@ def _read(file: Path) -> State | None:
     try:
         said = json.loads(file.read_text())
         state = State(**said["state"]) if said["version"] == _VERSION else None
-    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+        return state and replace(state, left_out=tuple(state.left_out))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return state and replace(state, left_out=tuple(state.left_out))
 
 
 def _replace(path: Path, text: str) -> None:

@@ -99,6 +99,7 @@ class Workspace:
         # Calls that were left behind in their threads must not change anything after the close.
         self._lock = threading.Lock()
         self._is_over = False
+        self._is_down = False
         self._closing: asyncio.Future[Facts] | None = None
         self._git_dir = Path(state.git_dir)
         self.job_id = ground.claim.place.job_id
@@ -156,7 +157,7 @@ class Workspace:
 
     def is_ours(self) -> bool:
         """Return whether this worker may still work here."""
-        is_there = self._state.knows(self._place.tree)
+        is_there = worktrees.is_there(self._place, self._state)
         return not self._is_over and is_there and self._claim.is_ours()
 
     def require_ours(self) -> None:
@@ -296,6 +297,7 @@ class Workspace:
             if is_gone:  # what Git knows of it goes as well, and what is left is kept
                 self._place.take(self._claim.generation)
             facts = worktrees.take_down(self._git, self._claim, self._state, message=message)
+            self._is_down = True
             reach("workspace.taken_down")
             if is_gone:  # the job may have ended in other hands: nothing is left for later
                 worktrees.remove_place(self._claim)
@@ -307,20 +309,20 @@ class Workspace:
     def _remove(self) -> None:
         """Remove the place, unless something stays there, or is gone, or is another's."""
         with self._lock:
-            stays = self.left is None or self.left.stays_at
-            if not stays and self._claim.is_ours():
+            if self._is_down and self._claim.is_ours():
                 worktrees.remove_place(self._claim)
 
     def _facts_as_it_stays(self) -> Facts:
         """Return what is known of a worktree that could not be taken down."""
         state = self._place.state() or self._state
-        stays_at = "" if state.is_kept else self._place.stays_at
-        stays = Facts(stays_at=stays_at, left_out=state.left_out, lost=state.lost)
+        stays = Facts(stays_at=self._place.stays_at, left_out=state.left_out, lost=state.lost)
         try:
             tip = self.branch.tip()
             changed = self.branch.changed_files() if tip != self.base_commit else []
         except GitFailed:  # the repository is not there any more
             return stays
+        if state.is_kept:  # all that is wanting is its removal
+            stays = replace(stays, stays_at="")
         if tip == self.base_commit:
             return stays
         return replace(stays, branch=self.branch_name, commit=tip, changed_files=len(changed))

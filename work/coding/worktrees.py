@@ -152,9 +152,21 @@ def make(git: Git, claim: Claim, state: State) -> State:
     return completed
 
 
+def is_there(place: Place, state: State) -> bool:
+    """Return whether the worktree is there: neither a link nor another directory of its name.
+    A copy of it, on another disk, may be."""
+    try:
+        found = place.tree.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            return False
+        return found.st_ino == state.inode or _points_to(place, Path(state.git_dir))
+    except OSError:
+        return False
+
+
 def is_whole(place: Place, state: State) -> bool:
     """Return whether the complete worktree is still there to go on with."""
-    if not state.is_complete or not state.knows(place.tree):
+    if not state.is_complete or not is_there(place, state):
         return False
     git_dir = Path(state.git_dir)
     return (git_dir / "HEAD").is_file() and tree_of(git_dir) == place.tree
@@ -188,7 +200,7 @@ def take_over(git: Git, claim: Claim, state: State) -> None:
     git_dir, branch = Path(state.git_dir), f"refs/heads/{state.branch}"
     # what the dead one may still come to remember does not count from here on
     claim.require()
-    claim.remember(state)
+    claim.remember(state.found(place.tree))
     _unlock(state)
     mend_pointer(place, git_dir)
     empty(place.staging)
@@ -219,23 +231,32 @@ def _mend_branch(git: Git, at: At, state: State) -> None:
 
 def mend_pointer(place: Place, git_dir: Path) -> bool:
     """Make the worktree's `.git` name Git's directory again; return whether it did not."""
+    if _points_to(place, git_dir):
+        return False
     pointer = place.tree / ".git"
-    wanted = f"gitdir: {git_dir}\n"
-    with suppress(OSError):
-        known = pointer.lstat()
-        if (
-            stat.S_ISREG(known.st_mode)
-            and known.st_nlink == 1
-            and known.st_size == len(os.fsencode(wanted))
-            and pointer.read_bytes() == os.fsencode(wanted)
-        ):
-            return False
     if pointer.is_dir() and not pointer.is_symlink():
         remove(pointer)
     else:
         pointer.unlink(missing_ok=True)
-    pointer.write_bytes(os.fsencode(wanted))
+    pointer.write_bytes(_pointer_to(git_dir))
     return True
+
+
+def _points_to(place: Place, git_dir: Path) -> bool:
+    pointer, wanted = place.tree / ".git", _pointer_to(git_dir)
+    with suppress(OSError):
+        known = pointer.lstat()
+        return (
+            stat.S_ISREG(known.st_mode)
+            and known.st_nlink == 1
+            and known.st_size == len(wanted)
+            and pointer.read_bytes() == wanted
+        )
+    return False
+
+
+def _pointer_to(git_dir: Path) -> bytes:
+    return os.fsencode(f"gitdir: {git_dir}\n")
 
 
 def take_down(git: Git, claim: Claim, state: State, *, message: str) -> Facts:

@@ -11,7 +11,9 @@ import pytest
 from recovery.errors import ErrorCode
 from tests.work.coding.repositories import PersonsRepository, call, job_in
 from work.bounds import REPORT_MAX_BYTES
+from work.coding import worktrees
 from work.coding.errors import WorkspaceLost, WorkspaceRefused
+from work.coding.git import GitFailed
 from work.coding.places import Place
 from work.coding.reaping import Reaped, reap_worktrees
 from work.coding.workspace import Workspace
@@ -127,7 +129,16 @@ async def test_names_of_any_kind_leave_the_report_its_last_line(
 
 
 @pytest.mark.parametrize(
-    "state", [None, "{", "[]", '{"version": 1}', '{"version": 1, "state": 7}']
+    "state",
+    [
+        None,
+        "{",
+        "[]",
+        '{"version": 1}',
+        '{"version": 1, "state": 7}',
+        '{"version": 1, "state": {"repository": "", "branch": "", "base_commit": "",'
+        ' "left_out": null}}',
+    ],
 )
 async def test_a_worktree_of_which_nothing_is_known_any_more_is_not_thrown_away(
     repository: PersonsRepository, state: str | None
@@ -235,3 +246,39 @@ async def test_what_takes_the_place_of_a_worktree_is_not_worked_in_nor_committed
     assert reap_worktrees(still_open=lambda _: ()) == Reaped(kept=(1,))
     assert other.fingerprint() == before
     assert repository.git("rev-list", "--count", "main..holdfast/job-1") == "0"
+
+
+async def test_a_place_that_was_copied_to_another_disk_is_gone_on_in(
+    repository: PersonsRepository, tmp_path: Path
+) -> None:
+    job = job_in(repository.top)
+    first = await job.open()
+    await call(first, "write_file", path="important.txt", text="precious")
+    await first.release()
+    old = Place(1).base.rename(tmp_path / "old")
+    shutil.copytree(old, Place(1).base, symlinks=True)
+    second = await job.open()
+    assert second.is_ours()
+    await second.close()
+    assert repository.shown("holdfast/job-1:important.txt") == "precious"
+    assert not Place(1).base.exists()
+
+
+async def test_a_repository_removed_while_its_worktree_is_removed_leaves_what_is_left(
+    repository: PersonsRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = await with_a_file(repository)
+    moved = tmp_path / "moved"
+
+    def gone(*_: object) -> None:
+        repository.top.rename(moved)
+        raise GitFailed("worktree", None, "")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(worktrees, "remove_tree", gone)
+        assert "it stays on the worker's machine, in worktrees/1" in await workspace.close()
+    assert Place(1).base.exists()
+    moved.rename(repository.top)
+    assert reap_worktrees(still_open=lambda _: ()) == Reaped(removed=(1,))
+    assert repository.shown("holdfast/job-1:important.txt") == "precious"
+    assert len(repository.git("worktree", "list").splitlines()) == 1
