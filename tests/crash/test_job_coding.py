@@ -31,7 +31,7 @@ from tests.support.worker import WorkerStarter
 from tests.work.coding.repositories import PersonsRepository
 from work.bounds import ADOPTION_DEADLINE_SECONDS
 from work.coding.places import Place
-from work.coding.worktrees import remove
+from work.coding.removal import remove
 from work.models import Computer
 from work.recovery import WorkRecovery
 

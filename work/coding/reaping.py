@@ -12,7 +12,7 @@ import structlog
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from work.coding import processes, worktrees
+from work.coding import processes, removal, worktrees
 from work.coding.git import Git
 from work.coding.places import Place, all_places, put_aside
 from work.coding.programs import Programs
@@ -68,7 +68,7 @@ def _finish_removing() -> None:
     """Remove what a worker that was killed had put aside to remove it."""
     for left in put_aside():
         try:
-            worktrees.remove(left)
+            removal.remove(left)
         except OSError as error:
             log.warning("coding.removal_unfinished", exc_info=error)
 

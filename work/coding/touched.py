@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from recovery.counting import counted
-from work.coding import worktrees
+from work.coding import removal, worktrees
 from work.coding.git import At, Git, GitFailed
 
 _KEPT: Final = "refs/holdfast/touched"
@@ -118,7 +118,7 @@ class Watch:
                 continue
             whole = self._at.git_dir / path
             if whole.is_dir() and not whole.is_symlink():
-                worktrees.remove(whole)
+                removal.remove(whole)
             whole.unlink(missing_ok=True)
             if wanted is not None:
                 whole.parent.mkdir(parents=True, exist_ok=True)

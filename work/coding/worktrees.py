@@ -8,13 +8,12 @@ is complete is gone on with, whatever lies in it.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from recovery.counting import counted
 from recovery.errors import ErrorCode
@@ -24,6 +23,7 @@ from work.coding.changes import JobBranch
 from work.coding.errors import WorkspaceRefused
 from work.coding.git import At, Git, GitFailed, shown
 from work.coding.places import Claim, Place, State
+from work.coding.removal import empty, give_back, make_accessible, remove
 
 _FOLDER: Final = "holdfast"
 BRANCH: Final = f"{_FOLDER}/job-{{job_id}}"
@@ -33,7 +33,6 @@ _NAMES_TRIED: Final = 100
 _LEFT_OUT_NAMED: Final = 5
 # A report has room for that many of the longest names.
 _NAME_MAX_CHARS: Final = 160
-_OWNERS_ALL: Final = 0o700
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +346,7 @@ def remove_place(claim: Claim) -> None:
 
 
 def _clear(claim: Claim, directory: Path) -> None:
-    _give_back(directory, _OWNERS_ALL)
+    give_back(directory)
     with claim.putting_aside(directory) as aside:
         remove(aside)
 
@@ -371,44 +370,3 @@ def tree_of(git_dir: Path) -> Path | None:
 def _git_dir_named_in(tree: Path) -> Path:
     said = (tree / ".git").read_text(errors="surrogateescape").rstrip("\n")
     return (tree / said.removeprefix("gitdir: ")).resolve()
-
-
-def empty(directory: Path) -> None:
-    """Remove what lies in the directory."""
-    for found in directory.iterdir():
-        if found.is_dir() and not found.is_symlink():
-            remove(found)
-        else:
-            found.unlink(missing_ok=True)
-
-
-def remove(directory: Path) -> None:
-    """Remove the directory with all in it, closed ones too. Links are not followed."""
-    if directory.is_symlink() or not directory.is_dir():
-        directory.unlink(missing_ok=True)
-        return
-    make_accessible(directory)
-    shutil.rmtree(directory, onerror=_unless_gone)
-
-
-def _unless_gone(_function: object, _path: str, raised: tuple[Any, BaseException, Any]) -> None:
-    """Go on where somebody else removes the same."""
-    if not isinstance(raised[1], FileNotFoundError):
-        raise raised[1]
-
-
-def make_accessible(directory: Path) -> None:
-    """Give its owner back what a program took away: directories to enter, files to read."""
-    _give_back(directory, _OWNERS_ALL)
-    for here, directories, files in os.walk(directory):
-        for name in directories:
-            _give_back(Path(here, name), _OWNERS_ALL)
-        for name in files:
-            _give_back(Path(here, name), stat.S_IRUSR | stat.S_IWUSR)
-
-
-def _give_back(path: Path, wanted: int) -> None:
-    with suppress(OSError):
-        mode = path.lstat().st_mode
-        if not stat.S_ISLNK(mode) and mode & wanted != wanted:
-            path.chmod(stat.S_IMODE(mode) | wanted)

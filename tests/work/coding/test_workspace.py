@@ -23,7 +23,8 @@ from work.coding import places, worktrees
 from work.coding.errors import WorkspaceLost
 from work.coding.opening import open_coding, open_workspace
 from work.coding.places import Place
-from work.coding.worktrees import Facts, remove
+from work.coding.removal import remove
+from work.coding.worktrees import Facts
 from work.models import WorkJob
 from work.transitions import request_cancel
 
