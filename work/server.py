@@ -25,6 +25,7 @@ from turns.confirmed import confirmed, read
 from turns.providers.types import TextProvider
 from turns.tool_loop import End, Ending, Progress, ToolLoop
 from turns.tools.registry import Invocation
+from turns.tools.runner import in_own_thread
 from work import transitions
 from work.coding.errors import WorkspaceLost
 from work.dispatch import dispatch_job
@@ -34,7 +35,7 @@ from work.models import WorkJob
 from work.requests import AskingFor
 from work.tools import JOB_TOOL_NAMES
 from work.transitions.reports import bounded_report
-from work.workspaces import OpenWorkspace, Workspace
+from work.workspaces import OpenWorkspace, Workspace, clear_up
 
 log = structlog.get_logger()
 
@@ -235,12 +236,14 @@ class JobServer(RowServer[JobEnding]):
         await areach("job.report_appended")
 
     async def _leave(self, *, ended: bool) -> None:
-        """Leave the workspace, once; a job that has ended leaves none."""
+        """Leave the workspace, once; a job that has ended leaves none, not that of an earlier
+        claim either."""
         workspace, self._workspace = self._workspace, None
-        if workspace is None:
-            return
         try:
-            await (workspace.close() if ended else workspace.release())
+            if workspace is not None:
+                await (workspace.close() if ended else workspace.release())
+            elif ended:
+                await in_own_thread(partial(clear_up, [self.pk]))
         except WorkspaceLost:
             log.info("job.workspace_closed_before", job_id=self.pk)
         except Exception as error:

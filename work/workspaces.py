@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -85,6 +85,7 @@ OPENERS: Final[Mapping[str, OpenWorkspace]] = {
 }
 
 
-def clear_up() -> None:
-    """Remove what ended jobs have left on this machine, whose workers could not."""
-    reap_worktrees()
+def clear_up(only: Collection[int] | None = None) -> None:
+    """Remove what ended jobs have left on this machine, `only` these or all of them, where
+    their workers could not."""
+    reap_worktrees(only)

@@ -107,6 +107,7 @@ def test_a_coding_job_goes_on_in_its_worktree(
     assert repository.git("rev-parse", "main") == main
     assert repository.git("status", "--short") == ""
     assert len(repository.git("worktree", "list").splitlines()) == 1
+    wait_until(lambda: not Place(job.pk).base.exists(), "its place is removed")
 
 
 def test_a_check_that_ran_when_its_worker_died_is_not_run_again(

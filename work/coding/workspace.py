@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -279,16 +279,20 @@ class Workspace:
 
     def _take_down(self) -> Facts:
         with self._lock:
+            # somebody may have removed it
+            is_gone = not self._is_over and self._place.generation() is None
             try:
                 if self._is_over:
                     raise WorkspaceLost
-                # somebody may have removed it
-                is_gone = self._place.generation() is None
                 if not is_gone:
                     self._claim.require()
                 return self._taken_down(is_gone=is_gone)
             finally:
                 self._end()
+                if is_gone and not os.path.lexists(self._place.tree):
+                    # The job may have ended in other hands: nothing is left for later.
+                    with suppress(WorkspaceLost, OSError):
+                        worktrees.remove_place(self._claim)
 
     def _taken_down(self, *, is_gone: bool) -> Facts:
         self._programs.resume()
@@ -299,8 +303,6 @@ class Workspace:
             facts = worktrees.take_down(self._git, self._claim, self._state, message=message)
             self._is_down = True
             reach("workspace.taken_down")
-            if is_gone:  # the job may have ended in other hands: nothing is left for later
-                worktrees.remove_place(self._claim)
         except (GitFailed, OSError) as error:
             log.error("coding.worktree_kept", job_id=self.job_id, exc_info=error)
             return self._facts_as_it_stays()
